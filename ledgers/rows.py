@@ -1,0 +1,120 @@
+"""The one row type: a request as planned, simulated, served or measured.
+
+Times are integer nanoseconds from the run's t0. None means not known or did not happen, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import msgspec
+
+Outcome = Literal[
+    "completed",
+    "http_error",
+    "stream_error",
+    "empty",
+    "truncated",
+    "timeout",
+    "connect_error",
+    "cancelled",
+    "rejected",
+    "unfinished",
+    "not_sent",
+]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+FAILURES = frozenset({"http_error", "stream_error", "empty", "truncated", "timeout", "connect_error"})
+
+Phase = Literal["connect", "send", "headers", "first_token", "streaming"]
+TokenSource = Literal["usage", "token_ids", "timings", "tokenizer", "events", "schedule"]
+
+
+class Ticks(msgspec.Struct, forbid_unknown_fields=True):
+    """The ticks at which a scheduler did something for a request."""
+
+    received: int | None = None
+    prefill_start: int | None = None
+    prefill_end: int | None = None
+    first_token: int | None = None
+    last_token: int | None = None
+    cancel: int | None = None
+
+
+class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"class_": "class"}):
+    """A request. A planned row has the fields down to `arrival_ns`; the rest is filled in as it happens.
+
+    `prompt` (the text to send) and `prefix` (a label for a shared beginning) are a planned ledger's own;
+    results do not repeat them.
+    """
+
+    id: str
+    request_id: str | None = None
+    class_: str | None = None
+    session: str | None = None
+    turn: int | None = None
+    prompt_tokens: int
+    output_tokens: int
+    prompt: str | None = None
+    prefix: str | None = None
+    arrival_ns: int | None = None
+    sent_ns: int | None = None
+    received_ns: int | None = None
+    headers_ns: int | None = None
+    prefill_start_ns: int | None = None
+    prefill_end_ns: int | None = None
+    first_token_ns: int | None = None
+    last_token_ns: int | None = None
+    end_ns: int | None = None
+    tokens: int | None = None
+    token_source: TokenSource | None = None
+    events: int | None = None
+    streamed: bool | None = None
+    outcome: Outcome | None = None
+    phase: Phase | None = None
+    http_status: int | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+    ticks: Ticks | None = None
+    token_ns: list[int] | None = None
+    text: str | None = None
+    reasoning_text: str | None = None
+
+
+class TickRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The state after one tick, as scheduler tables show it.
+
+    `late_ns` is how late the tick ran (served only); `events` are `[kind, request id]` pairs in the order
+    in which they happened, where they were recorded.
+    """
+
+    tick: int
+    queue: int
+    prefill: int
+    ready: int
+    emitted: int
+    kv_reserved: int
+    kv_cached: int
+    late_ns: int | None = None
+    events: list[tuple[str, str]] | None = None
+
+    @property
+    def idle(self) -> bool:
+        return not (self.queue or self.prefill or self.ready or self.emitted)
+
+
+_encoder = msgspec.json.Encoder()
+_row_decoder = msgspec.json.Decoder(RequestRow)
+_tick_decoder = msgspec.json.Decoder(TickRow)
+
+
+def encode(value: Any) -> bytes:
+    """One JSON line without its newline."""
+    return _encoder.encode(value)
+
+
+def decode_row(line: bytes) -> RequestRow:
+    return _row_decoder.decode(line)
+
+
+def decode_tick(line: bytes) -> TickRow:
+    return _tick_decoder.decode(line)

@@ -1,0 +1,234 @@
+"""Run directories: what a run leaves behind, and everything that is ever printed about it.
+
+Rows are appended as they happen, each with one write to the kernel, so that a run killed at any moment keeps
+every row that ended. `run.json` and `summary.json` are replaced atomically. A last line without its newline
+is half a row: readers leave it out and say so.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from ledgers.errors import InputError
+from ledgers.rows import RequestRow, TickRow, decode_row, decode_tick, encode
+from ledgers.settings import Hardware, Slo
+
+SCHEMA = 1
+Kind = Literal["simulated", "served", "measured"]
+T = TypeVar("T")
+
+
+class LedgerInfo(msgspec.Struct, forbid_unknown_fields=True):
+    """Which ledger a run replayed: the sha256 is of the planned rows, not of the file."""
+
+    name: str
+    sha256: str | None = None
+    requests: int | None = None
+
+
+class Clock(msgspec.Struct, forbid_unknown_fields=True):
+    """Where t0 of the rows lies on the monotonic and on the wall clock, and what took the stamps."""
+
+    t0_monotonic_ns: int | None = None
+    t0_unix_ns: int | None = None
+    stamp_source: str | None = None
+
+
+class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The settings that a reader of the rows needs; None where a setting has no meaning for the kind of run."""
+
+    policy: str | None = None
+    max_batch: int | None = None
+    max_wait_s: float | None = None
+    prefill_chunk: int | None = None
+    hardware: Hardware | None = None
+    slo: Slo = Slo()
+    tail_s: float | Literal["drain"] = "drain"
+    cut_at_tail: bool = False
+    request_rate: float | None = None
+    speed: float | None = None
+    arrival: str | None = None
+    seed: int | None = None
+    base_url: str | None = None
+    endpoint: str | None = None
+    api: str | None = None
+    model: str | None = None
+    stream: bool | None = None
+    extra: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+
+
+class RunInfo(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The content of `run.json`."""
+
+    kind: Kind
+    schema: int = SCHEMA
+    tool: str = "tokentick"
+    version: str = ""
+    started_at: str = ""
+    command: list[str] = []
+    config: RunConfig
+    ledger: LedgerInfo
+    clock: Clock = msgspec.field(default_factory=Clock)
+    target: dict[str, Any] | None = None
+    host: dict[str, Any] = {}
+    notes: list[str] = []
+    complete: bool = False
+    interrupted: bool = False
+
+
+def tool_version() -> str:
+    try:
+        return version("tokentick")
+    except PackageNotFoundError:  # a checkout that was not installed
+        return "0+unknown"
+
+
+def host_facts() -> dict[str, Any]:
+    """What of this machine can matter to a reader of the figures."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class RunWriter:
+    """Writes a run directory. Files a kind of run does not need are not made."""
+
+    def __init__(self, path: Path, info: RunInfo) -> None:
+        """Make the directory and its `run.json`. InputError if it exists and is not empty, or cannot be made."""
+        self.path = path
+        self.info = info
+        info.version = info.version or tool_version()
+        info.started_at = info.started_at or utc_now()
+        info.host = info.host or host_facts()
+        self._files: dict[str, int] = {}
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            occupied = any(path.iterdir())
+        except OSError as error:
+            raise InputError(f"--out {path}: {error.strerror}") from None
+        if occupied:
+            raise InputError(f"--out {path}: exists and is not empty")
+        self.save_info()
+        self._open("requests.jsonl")
+
+    def add(self, row: RequestRow) -> None:
+        self._append("requests.jsonl", encode(row))
+
+    def add_tick(self, tick: TickRow) -> None:
+        self._append("ticks.jsonl", encode(tick))
+
+    def add_health(self, sample: dict[str, Any]) -> None:
+        self._append("health.jsonl", encode(sample))
+
+    def add_lines(self, name: str, lines: bytes) -> None:
+        """Append whole lines, their newlines included, to any other file of the directory."""
+        self._append(name, lines.removesuffix(b"\n"))
+
+    def save_info(self) -> None:
+        write_json(self.path / "run.json", self.info)
+
+    def close(self, *, complete: bool, interrupted: bool = False) -> None:
+        """Close the files and say in `run.json` whether all rows are there."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+        self.info.complete = complete
+        self.info.interrupted = interrupted
+        self.save_info()
+
+    def _open(self, name: str) -> int:
+        path = self.path / name
+        try:
+            self._files[name] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from None
+        return self._files[name]
+
+    def _append(self, name: str, line: bytes) -> None:
+        file = self._files.get(name)
+        if file is None:
+            file = self._open(name)
+        data = line + b"\n"
+        try:
+            while data:  # a signal or a nearly full disk can make a write short
+                data = data[os.write(file, data) :]
+        except OSError as error:
+            raise InputError(f"{self.path / name}: {error.strerror}") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file so that a reader sees the old or the new one, never half of it."""
+    data = msgspec.json.format(encode(value), indent=2) + b"\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+class Run:
+    """A run directory to read. Rows and ticks are read from the files each time, never held."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a directory. InputError if it is none, or its `run.json` is not ours."""
+        self.path = path
+        self.info = self._read_info(path / "run.json")
+        self.notes: list[str] = []
+
+    def rows(self) -> Iterator[RequestRow]:
+        return self._lines("requests.jsonl", decode_row)
+
+    def ticks(self) -> Iterator[TickRow]:
+        return self._lines("ticks.jsonl", decode_tick)
+
+    def health(self) -> Iterator[dict[str, Any]]:
+        return self._lines("health.jsonl", msgspec.json.decode)
+
+    @staticmethod
+    def _read_info(path: Path) -> RunInfo:
+        try:
+            data = path.read_bytes()
+            schema = msgspec.json.decode(data, type=dict[str, Any]).get("schema")
+            if schema != SCHEMA:
+                raise InputError(f"{path}: schema {schema!r}, this version reads {SCHEMA}")
+            return msgspec.json.decode(data, type=RunInfo)
+        except FileNotFoundError:
+            raise InputError(f"{path.parent}: not a run directory (it has no run.json)") from None
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from None
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise InputError(f"{path}: {error}") from None
+
+    def _lines(self, name: str, decode: Callable[[bytes], T]) -> Iterator[T]:
+        path = self.path / name
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    self.notes.append(f"{name}: line {number} is cut off and left out")
+                    return
+                try:
+                    yield decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    raise InputError(f"{path}: line {number}: {error}") from None

@@ -1,0 +1,60 @@
+"""The built-in vocabulary: how a length in tokens becomes text, and how text is counted.
+
+One word of the vocabulary, between blanks, is one token; so a prompt made here has exactly the length the
+ledger asks for, and any client that sends text gets a count it can predict. The words are common and short:
+most tokenizers of real models make one token of each.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+WORDS = tuple(
+    """
+    able about above across act add after again age ago air all also always am among an and animal answer any
+    appear are area arm around art as ask at away baby back ball bank base be bear beat beauty bed been before
+    began begin behind being bell best better between big bird black blood blow blue board boat body bone book
+    born both bottom bought box boy branch bread break bright bring broad broke brother brought brown build
+    burn busy but buy by call came camp can capital captain car care carry case cat catch cause cell cent
+    center century chance change chart check chief child choose circle city claim class clean clear climb
+    clock close clothe cloud coast coat cold color come common company compare complete condition connect
+    consider contain continue control cook cool copy corn corner correct cost cotton could count country
+    course cover cow create crop cross crowd cry current cut dance danger dark day dead deal dear death decide
+    deep degree depend describe desert design did differ direct discuss distant divide do doctor does dog
+    dollar done door double down draw dream dress drink drive drop dry during each ear early earth ease east
+    eat edge effect egg eight either electric else end enemy energy engine enough enter equal even evening
+    event ever every exact example except excite expect experience eye face fact fair fall family famous far
+    farm fast fat father favor fear feed feel feet fell felt few field fight figure fill final find fine
+    finger finish fire first fish fit five flat floor flow flower fly follow food foot for force forest form
+    forward found four free fresh friend from front fruit full fun game garden gas gather gave general gentle
+    get girl give glad glass go gold gone good got govern grand grass gray great green grew ground group grow
+    guess guide gun had hair half hand happen happy hard has hat have he head hear heart heat heavy held help
+    her here high hill him his history hit hold hole home hope horse hot hour house how huge human hundred
+    hunt hurry ice idea if imagine in inch include industry insect instant iron is island it job join joy jump
+    just keep kept key kill kind king knew know lady lake land language large last late laugh law lay lead
+    learn least leave led left leg length less let letter level lie life lift light like line list listen
+    little live long look lost lot loud love low machine made magnet main major make man many map mark market
+    mass master match material matter may me mean measure meat meet melody men metal method middle might mile
+    milk million mind mine minute miss mix modern moment money month moon more morning most mother motion
+    """.split()
+)
+_KNOWN = frozenset(WORDS)
+BYTES_PER_UNKNOWN_TOKEN = 4
+
+
+def make_text(token_count: int, seed: int, index: int | str) -> str:
+    """`token_count` words. The text depends on (seed, index) alone, so any split of work gives the same."""
+    return " ".join(Random(f"{seed}:{index}").choices(WORDS, k=token_count))
+
+
+def count_tokens(text: str) -> int:
+    """A word of the vocabulary is one token; any other word is one per four bytes of UTF-8, rounded up."""
+    words = text.split()
+    unknown = set(words) - _KNOWN
+    if not unknown:
+        return len(words)
+    return sum(_word_tokens(word) if word in unknown else 1 for word in words)
+
+
+def _word_tokens(word: str) -> int:
+    return -(-len(word.encode("utf-8", "surrogatepass")) // BYTES_PER_UNKNOWN_TOKEN)
