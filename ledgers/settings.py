@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -111,3 +111,20 @@ def parse_slo(words: list[str]) -> Slo:
         bounds[key] = bound
     return Slo(**bounds)
 
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a scheduler is set up: the policy, its parameters, and the hardware under it."""
+
+    policy: str = "continuous"
+    max_batch: Positive = 4
+    max_wait_ns: Annotated[int, Meta(ge=0)] = 200_000_000
+    prefill_chunk: Positive = 8
+    hardware: Hardware = Hardware()
+
+
+class WindowSettings(msgspec.Struct, frozen=True):
+    """What the observation window is and what a request must meet in it."""
+
+    slo: Slo = Slo()
+    tail_ns: int | Literal["drain"] = "drain"

@@ -1,0 +1,23 @@
+"""What the scheduler knows of an ended sequence, as fields of a row, for either driver."""
+
+from __future__ import annotations
+
+from ledgers.rows import RequestRow
+from mock_server.scheduler import Sequence
+
+
+def describe(row: RequestRow, sequence: Sequence, tick_ns: int) -> None:
+    """Fill in ticks, due times, tokens and outcome. Times count from tick 0."""
+    ticks = sequence.ticks
+    row.ticks = ticks
+    row.prefill_start_ns = None if ticks.prefill_start is None else ticks.prefill_start * tick_ns
+    row.prefill_end_ns = None if ticks.prefill_end is None else ticks.prefill_end * tick_ns
+    row.tokens = row.events = sequence.emitted
+    row.token_source = "schedule"
+    row.streamed = True
+    if ticks.last_token is not None:
+        row.outcome, row.finish_reason = "completed", "length"
+    elif ticks.cancel is not None:
+        row.outcome = "cancelled"
+    else:
+        row.outcome, row.error = "rejected", "context_length_exceeded"
