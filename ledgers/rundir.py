@@ -140,6 +140,11 @@ class RunWriter:
         """Append whole lines, their newlines included, to any other file of the directory."""
         self._append(name, lines.removesuffix(b"\n"))
 
+    def start_over(self) -> None:
+        """Drop all rows written so far: the run begins anew."""
+        for file in self._files.values():
+            os.ftruncate(file, 0)
+
     def save_info(self) -> None:
         write_json(self.path / "run.json", self.info)
 

@@ -19,5 +19,7 @@ def describe(row: RequestRow, sequence: Sequence, tick_ns: int) -> None:
         row.outcome, row.finish_reason = "completed", "length"
     elif ticks.cancel is not None:
         row.outcome = "cancelled"
-    else:
+    elif sequence.phase == "ended":
         row.outcome, row.error = "rejected", "context_length_exceeded"
+    else:
+        row.outcome = "unfinished"

@@ -1,0 +1,208 @@
+"""The HTTP API: OpenAI's endpoints and the mock's own. aiohttp parses requests and serves everything but tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from ledgers.rows import encode
+from ledgers.rundir import tool_version
+from mock_server.engine import Engine, Job
+from mock_server.openai import Api, ApiError, Generation, parse, too_long, whole_response
+from mock_server.served import ServedLedger
+from mock_server.sinks import Answer, Stream
+from mock_server.sse import StreamEncoder, word
+from mock_server.ticker import Ticker
+
+MAX_BODY_BYTES = 64 * 2**20
+
+
+class Server:
+    """The application: one engine behind the endpoints."""
+
+    def __init__(self, engine: Engine, ledger: ServedLedger, ticker: Ticker, *, model: str, default_output_tokens: int) -> None:
+        self.engine = engine
+        self.ledger = ledger
+        self.ticker = ticker
+        self.model = model
+        self.default_output_tokens = default_output_tokens
+        self.cut_off_count = 0
+        self.started_s = int(time.time())
+        self._numbers = 0
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[openai_errors])
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_post("/v1/completions", self.completions)
+        app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/v1/models/{model:.+}", self.one_model)
+        app.router.add_get("/health", self.health)
+        app.router.add_get("/version", self.version)
+        app.router.add_get("/mock/ledger", self.served_ledger)
+        app.router.add_get("/mock/state", self.state)
+        app.router.add_post("/mock/reset", self.reset)
+        return app
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, "chat")
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, "completions")
+
+    async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
+        generation = parse(api, await request.read(), self.default_output_tokens)
+        self._numbers += 1
+        id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"  # noqa: A001
+        headers = {"X-Request-Id": request.headers.get("X-Request-Id", id)}
+        if generation.stream:
+            return await self._stream(request, generation, id, headers)
+        return await self._whole(request, generation, id, headers)
+
+    async def _stream(self, request: web.Request, generation: Generation, id: str, headers: dict[str, str]) -> web.StreamResponse:  # noqa: A002
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError
+        assert isinstance(transport, asyncio.Transport)
+        chunked = request.version >= (1, 1)
+        stream = Stream(transport, StreamEncoder(generation, id, int(time.time()), chunked=chunked))
+        job = self._submit(request, generation, stream)
+        response = web.StreamResponse(headers={**headers, **_STREAM_HEADERS})
+        try:
+            await response.prepare(request)
+            stream.open()
+            await stream.ended
+            await response.write_eof()
+        finally:
+            self._leave(job)
+        return response
+
+    async def _whole(self, request: web.Request, generation: Generation, id: str, headers: dict[str, str]) -> web.Response:  # noqa: A002
+        answer = Answer()
+        job = self._submit(request, generation, answer)
+        try:
+            await answer.ended
+        finally:
+            self._leave(job)
+        text = "".join(map(word, range(generation.output_tokens)))
+        body = whole_response(generation, id, int(time.time()), text)
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    def _submit(self, request: web.Request, generation: Generation, sink: Stream | Answer) -> Job:
+        job = Job(
+            request.headers.get("X-Request-Id"),
+            generation.prompt_tokens,
+            generation.output_tokens,
+            sink,
+            streamed=generation.stream,
+        )
+        self.engine.submit(job)
+        if self.engine.anchor_ns == job.received_ns:
+            self.ledger.anchored(job.received_ns, time.monotonic_ns())
+        self.ticker.arm()
+        if not self.engine.scheduler.fits(job):
+            raise too_long(generation, self.engine.scheduler.kv.budget)
+        return job
+
+    def _leave(self, job: Job) -> None:
+        """The handler ends, by the last token or because the client is gone: nothing of the job stays behind."""
+        sink = job.sink
+        if isinstance(sink, Stream) and sink.cut_off:
+            self.cut_off_count += 1
+        self.engine.cancel(job)
+        self.ticker.arm()
+
+    async def models(self, _: web.Request) -> web.Response:
+        return _json({"object": "list", "data": [self._model(self.model)]})
+
+    async def one_model(self, request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        if name != self.model:
+            raise ApiError(f"The model '{name}' does not exist", status=404, param="model", code="model_not_found")
+        return _json(self._model(name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        budget = self.engine.scheduler.kv.budget
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.started_s,
+            "owned_by": "tokentick",
+            "max_model_len": budget,
+        }
+
+    async def health(self, _: web.Request) -> web.Response:
+        return _json({"status": "ok"})
+
+    async def version(self, _: web.Request) -> web.Response:
+        return _json({"version": tool_version()})
+
+    async def state(self, _: web.Request) -> web.Response:
+        engine = self.engine
+        return _json(
+            {
+                "in_flight": len(engine.jobs),
+                "idle": engine.idle,
+                "tick": engine.scheduler.tick,
+                "kv_reserved": engine.scheduler.kv.reserved,
+                "kv_cached": engine.scheduler.kv.cached,
+                "late_max_ns": engine.late_max_ns,
+                "cut_off": self.cut_off_count,
+            }
+        )
+
+    async def served_ledger(self, request: web.Request) -> web.StreamResponse:
+        headers = {"X-Tokentick-Dropped": str(self.ledger.dropped_count)}
+        response = web.StreamResponse(headers={"Content-Type": "application/jsonl", **headers})
+        await response.prepare(request)
+        async for piece in self.ledger.lines():
+            await response.write(piece)
+        return response
+
+    async def reset(self, _: web.Request) -> web.Response:
+        if not self.engine.reset():
+            count = len(self.engine.jobs)
+            raise ApiError(f"{count} requests are in flight", status=409, type="conflict", code="in_flight")
+        self.ledger.start_over()
+        return _json({"status": "reset"})
+
+
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=encode(value), content_type="application/json")
+
+
+@web.middleware
+async def openai_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every refusal in OpenAI's error shape."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _refusal(error)
+    except web.HTTPRequestEntityTooLarge:
+        limit = MAX_BODY_BYTES // 2**20
+        return _refusal(ApiError(f"The request body is larger than {limit} MiB", status=413))
+    except web.HTTPNotFound:
+        message = f"Invalid URL ({request.method} {request.path})"
+        return _refusal(ApiError(message, status=404, code="unknown_url"))
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        message = f"Not allowed: {request.method} {request.path} (use {allowed})"
+        refusal = _refusal(ApiError(message, status=405, code="method_not_allowed"))
+        refusal.headers["Allow"] = allowed
+        return refusal
+
+
+def _refusal(error: ApiError) -> web.Response:
+    return web.Response(status=error.status, body=error.body, content_type="application/json")

@@ -1,0 +1,209 @@
+"""The real-clock driver: the same scheduler, one step for each tick that is due.
+
+Late is not different: a tick admits the requests stamped by its due time, however late it runs, and ticks
+that are due together run one after another. Everything that came from outside (receive times, the tick at
+which a cancellation took effect) is kept in the rows, so that a simulation fed with them gives the same ticks.
+
+Knows no event loop and no socket. The clock is an argument; `run_due` is called whenever a tick may be due.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ledgers.rows import RequestRow, TickRow
+from ledgers.units import ceil_div
+from mock_server.results import describe
+from mock_server.scheduler import Scheduler, Sequence, Step
+
+
+class Sink(Protocol):
+    """Where a request's tokens go. Called inside a tick: must not block, must not raise."""
+
+    def token(self, index: int, last: bool) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Job(Sequence):
+    """A sequence that came over the network: when it was received, and when each token was written."""
+
+    __slots__ = (
+        "cancel_ns",
+        "first_write_ns",
+        "last_write_ns",
+        "received_ns",
+        "request_id",
+        "sink",
+        "streamed",
+        "token_ns",
+    )
+
+    def __init__(
+        self, request_id: str | None, prompt_tokens: int, output_tokens: int, sink: Sink, *, streamed: bool = True
+    ) -> None:
+        """`request_id` is the client's own; the engine numbers requests itself, for clients may repeat theirs."""
+        super().__init__("", prompt_tokens, output_tokens)
+        self.request_id = request_id
+        self.sink = sink
+        self.streamed = streamed
+        self.received_ns = 0
+        self.cancel_ns: int | None = None
+        self.first_write_ns: int | None = None
+        self.last_write_ns: int | None = None
+        self.token_ns: list[int] | None = None
+
+
+class Engine:
+    """Owns the tick grid: anchored at the first arrival after start or reset, and never moved."""
+
+    def __init__(
+        self,
+        make_scheduler: Callable[[], Scheduler],
+        clock: Callable[[], int],
+        *,
+        on_row: Callable[[RequestRow], None] = lambda _: None,
+        on_tick: Callable[[TickRow], None] = lambda _: None,
+        record_tokens: bool = False,
+        record_events: bool = False,
+    ) -> None:
+        """`clock` gives monotonic ns. `on_row` gets each request's row as it ends, `on_tick` each tick's."""
+        self._make_scheduler = make_scheduler
+        self._clock = clock
+        self._on_row = on_row
+        self._on_tick = on_tick
+        self._record_tokens = record_tokens
+        self._record_events = record_events
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.scheduler = self._make_scheduler()
+        self.tick_ns = self.scheduler.hardware.tick_ns
+        self.anchor_ns: int | None = None
+        self.late_max_ns = 0
+        self.jobs: dict[str, Job] = {}
+        self._inbox: deque[Job] = deque()
+        self._leaving: deque[Job] = deque()
+        self._last_received_ns = -1
+        self._received_count = 1
+
+    @property
+    def idle(self) -> bool:
+        return not self.jobs and self.scheduler.idle
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the next tick is due on the engine's clock; None while there is nothing to do."""
+        if self.anchor_ns is None or self.idle:
+            return None
+        return self.anchor_ns + self._next_tick() * self.tick_ns
+
+    def submit(self, job: Job) -> None:
+        """Stamp a validated request and put it into the inbox, in one synchronous step.
+
+        Stamps strictly increase, so that their order is the order of arrival.
+        """
+        job.received_ns = self._last_received_ns = max(self._clock(), self._last_received_ns + 1)
+        if self.anchor_ns is None:
+            self.anchor_ns = job.received_ns
+        job.arrival_ns = job.received_ns - self.anchor_ns
+        job.id = f"S{self._received_count:06d}"
+        self._received_count += 1
+        if self._record_tokens:
+            job.token_ns = []
+        self.jobs[job.id] = job
+        self._inbox.append(job)
+
+    def cancel(self, job: Job) -> None:
+        """The client left: the request gives up its place at the first tick due after now."""
+        if job.id in self.jobs and job.cancel_ns is None:
+            job.cancel_ns = max(self._clock(), job.received_ns)
+            self._leaving.append(job)
+
+    def run_due(self) -> None:
+        """Run every tick that is due, one after another."""
+        due_ns = self.due_ns
+        while due_ns is not None and (now_ns := self._clock()) >= due_ns:
+            self._run(self._next_tick(), due_ns, now_ns - due_ns)
+            due_ns = self.due_ns
+
+    def reset(self) -> bool:
+        """Forget the grid, so that the next arrival anchors a new one. False while requests are in flight."""
+        if not self.idle:
+            return False
+        self._start_over()
+        return True
+
+    def abandon(self) -> None:
+        """End everything in flight as it stands (for shutdown)."""
+        for job in list(self.jobs.values()):
+            self._end(job)
+            job.sink.abort()
+
+    def _next_tick(self) -> int:
+        """The tick after the last one, or after an idle time the one that admits the first newcomer."""
+        following = self.scheduler.tick + 1
+        if self.scheduler.idle and self._inbox:
+            return max(following, ceil_div(self._inbox[0].arrival_ns, self.tick_ns))
+        return following
+
+    def _run(self, tick: int, due_ns: int, late_ns: int) -> None:
+        arrivals = self._take(self._inbox, lambda job: job.received_ns <= due_ns)
+        cancels = self._take(self._leaving, lambda job: (job.cancel_ns or 0) <= due_ns)
+        step = self.scheduler.step(tick, arrivals, cancels)
+        self.late_max_ns = max(self.late_max_ns, late_ns)
+        self._deliver(step)
+        if not step.row.idle:
+            step.row.late_ns = late_ns
+            if self._record_events:
+                step.row.events = [(event.kind, event.sequence.id) for event in step.events]
+            self._on_tick(step.row)
+
+    @staticmethod
+    def _take(waiting: deque[Job], ripe: Callable[[Job], bool]) -> list[Job]:
+        taken = []
+        while waiting and ripe(waiting[0]):
+            taken.append(waiting.popleft())
+        return taken
+
+    def _deliver(self, step: Step) -> None:
+        for kind, job in step.events:
+            assert isinstance(job, Job)
+            if kind == "token":
+                self._write(job)
+            elif kind in ("finish", "cancel", "reject"):
+                self._end(job)
+
+    def _write(self, job: Job) -> None:
+        last = job.emitted == job.output_tokens
+        now_ns = self._clock()
+        job.last_write_ns = now_ns
+        if job.first_write_ns is None:
+            job.first_write_ns = now_ns
+        if job.token_ns is not None:
+            job.token_ns.append(now_ns)
+        job.sink.token(job.emitted - 1, last)
+
+    def _end(self, job: Job) -> None:
+        del self.jobs[job.id]
+        self._on_row(self._row(job))
+
+    def _row(self, job: Job) -> RequestRow:
+        t0 = self.anchor_ns or 0
+        row = RequestRow(
+            id=job.id,
+            request_id=job.request_id,
+            prompt_tokens=job.prompt_tokens,
+            output_tokens=job.output_tokens,
+        )
+        describe(row, job, self.tick_ns)
+        row.received_ns = job.received_ns - t0
+        row.first_token_ns = None if job.first_write_ns is None else job.first_write_ns - t0
+        row.last_token_ns = None if job.last_write_ns is None else job.last_write_ns - t0
+        row.end_ns = self._clock() - t0
+        row.streamed = job.streamed
+        if job.token_ns is not None:
+            row.token_ns = [token_ns - t0 for token_ns in job.token_ns]
+        return row

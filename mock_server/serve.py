@@ -1,0 +1,145 @@
+"""The server process: from a bound port to a complete run directory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ledgers.errors import InputError
+from ledgers.rundir import RunWriter
+from ledgers.settings import SchedulerSettings
+from mock_server.api import Server
+from mock_server.engine import Engine
+from mock_server.policies import make_scheduler
+from mock_server.served import ServedLedger
+from mock_server.ticker import Ticker
+
+BACKLOG = 4_096
+KEEPALIVE_S = 600.0
+
+
+class ServeOptions(msgspec.Struct, frozen=True):
+    """How to serve, besides the scheduler's settings."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    model: str = "tokentick-mock"
+    default_output_tokens: int = 16
+    grace_s: float = 5.0
+    record_tokens: bool = False
+    record_events: bool = False
+    record_ticks: bool = True
+
+
+async def serve(
+    settings: SchedulerSettings,
+    options: ServeOptions,
+    writer: RunWriter | None,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT; a second one ends at once. `announce` gets the URL once it answers."""
+    shutdown = Shutdown()
+    ledger = ServedLedger(writer, shutdown.fail)
+    engine = Engine(
+        lambda: make_scheduler(settings),
+        time.monotonic_ns,
+        on_row=ledger.add,
+        on_tick=ledger.add_tick if options.record_ticks else lambda _: None,
+        record_tokens=options.record_tokens,
+        record_events=options.record_events,
+    )
+    ticker = Ticker(engine, time.monotonic_ns)
+    server = Server(engine, ledger, ticker, model=options.model, default_output_tokens=options.default_output_tokens)
+    runner = web.AppRunner(
+        server.application(),
+        handler_cancellation=True,  # a client that leaves gives up its place, queued or not
+        access_log=None,
+        keepalive_timeout=KEEPALIVE_S,
+        shutdown_timeout=0.5,
+    )
+    site = await _listen(runner, options)
+    shutdown.listen()
+    gc.freeze()  # what lives as long as the process need not be looked at again
+    announce(_url(runner, options.host))
+    try:
+        await shutdown.asked.wait()
+        await site.stop()
+        await _drain(engine, shutdown, options.grace_s)
+    finally:
+        ticker.stop()
+        engine.abandon()
+        await runner.cleanup()
+        await ledger.close()
+    if shutdown.failure:
+        raise shutdown.failure
+
+
+class Shutdown:
+    """Why and how fast to end: `asked` once, `at_once` the second time."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.at_once = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.ask)
+        loop.set_exception_handler(self._unhandled)
+
+    def ask(self) -> None:
+        if self.asked.is_set():
+            self.at_once.set()
+        self.asked.set()
+
+    def fail(self, failure: BaseException) -> None:
+        """Something cannot go on (a full disk): end at once, and say why."""
+        self.failure = self.failure or failure
+        self.asked.set()
+        self.at_once.set()
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A bug in a tick must not leave a server behind that answers and never ticks again."""
+        loop.default_exception_handler(context)
+        if "handle" in context:
+            self.fail(context.get("exception") or RuntimeError(context["message"]))
+
+
+async def _listen(runner: web.AppRunner, options: ServeOptions) -> web.TCPSite:
+    _raise_open_files()
+    await runner.setup()
+    site = web.TCPSite(runner, options.host, options.port, backlog=BACKLOG)
+    try:
+        await site.start()
+    except OSError as error:
+        await runner.cleanup()
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot listen on {options.host}:{options.port}: {reason}") from None
+    return site
+
+
+def _raise_open_files() -> None:
+    """A stream is an open file: take all that the system allows without asking."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _url(runner: web.AppRunner, host: str) -> str:
+    port = runner.addresses[0][1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _drain(engine: Engine, shutdown: Shutdown, grace_s: float) -> None:
+    """Let what is in flight finish, for `grace_s` at most."""
+    deadline = time.monotonic() + grace_s
+    while not engine.idle and not shutdown.at_once.is_set() and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
