@@ -8,6 +8,7 @@ import sys
 import click
 
 from ledgers.errors import TokentickError
+from ledgers.rundir import Finished
 
 COMMANDS = {
     "serve": "mock_server.cli:serve",
@@ -36,14 +37,20 @@ class FrontDoor(click.Group):
 @click.group(cls=FrontDoor, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.version_option(package_name="tokentick")
 def cli() -> None:
-    """A mock LLM server, a load generator and a simulator over one tick scheduler, and the proof that they agree."""
+    """Mock LLM server, load generator and simulator over one tick scheduler, and proof that they agree."""
+
+
+def show(finished: Finished) -> int:
+    from reports.cli import show as show_run
+
+    return show_run(finished)
 
 
 def main() -> None:
-    """Run a command. What a user did wrong ends in one line on stderr and the exit code that says whose fault."""
+    """Run a command. A user's mistake ends in one line on stderr and an exit code that says whose it is."""
     try:
         result = cli.main(prog_name="tokentick", standalone_mode=False)
-        code = result if isinstance(result, int) else 0
+        code = show(result) if isinstance(result, Finished) else result if isinstance(result, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         code = 2

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from ledgers.errors import InputError
 from ledgers.rows import RequestRow, TickRow, decode_row, decode_tick, encode
-from ledgers.settings import Hardware, Slo
+from ledgers.settings import Hardware, SchedulerSettings, Slo, WindowSettings
+from ledgers.units import NS_PER_S
 
 SCHEMA = 1
 Kind = Literal["simulated", "served", "measured"]
@@ -43,7 +44,7 @@ class Clock(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The settings that a reader of the rows needs; None where a setting has no meaning for the kind of run."""
+    """The settings a reader of the rows needs; None where one has no meaning for the kind of run."""
 
     policy: str | None = None
     max_batch: int | None = None
@@ -102,6 +103,36 @@ def host_facts() -> dict[str, Any]:
     }
 
 
+def settings_config(
+    config: RunConfig, scheduler: SchedulerSettings | None, window: WindowSettings
+) -> RunConfig:
+    """The config with the settings of the scheduler, if there is one, and of the window filled in."""
+    config.slo = window.slo
+    config.tail_s = "drain" if window.tail_ns == "drain" else window.tail_ns / NS_PER_S
+    if scheduler:
+        config.policy = scheduler.policy
+        config.max_batch = scheduler.max_batch
+        config.max_wait_s = scheduler.max_wait_ns / NS_PER_S
+        config.prefill_chunk = scheduler.prefill_chunk
+        config.hardware = scheduler.hardware
+    return config
+
+
+def default_path(kind: str, ledger_name: str) -> Path:
+    """Where a run goes that was not told: `runs/<UTC time>-<kind>-<ledger>`."""
+    stem = "".join(char if char.isalnum() or char in "._-" else "_" for char in ledger_name)
+    return Path("runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{kind}-{stem[:40]}"
+
+
+class Finished(NamedTuple):
+    """What a command that made a run directory hands to the front door, which shows it."""
+
+    path: Path
+    exit_code: int = 0
+    as_json: bool = False
+    quiet: bool = False
+
+
 def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -110,7 +141,7 @@ class RunWriter:
     """Writes a run directory. Files a kind of run does not need are not made."""
 
     def __init__(self, path: Path, info: RunInfo) -> None:
-        """Make the directory and its `run.json`. InputError if it exists and is not empty, or cannot be made."""
+        """Make the directory and its `run.json`. InputError if it is not empty, or cannot be made."""
         self.path = path
         self.info = info
         info.version = info.version or tool_version()

@@ -1,8 +1,7 @@
-"""The HTTP API: OpenAI's endpoints and the mock's own. aiohttp parses requests and serves everything but tokens."""
+"""The HTTP API: OpenAI's endpoints and the mock's own. aiohttp does everything here but writing tokens."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,7 +23,9 @@ MAX_BODY_BYTES = 64 * 2**20
 class Server:
     """The application: one engine behind the endpoints."""
 
-    def __init__(self, engine: Engine, ledger: ServedLedger, ticker: Ticker, *, model: str, default_output_tokens: int) -> None:
+    def __init__(
+        self, engine: Engine, ledger: ServedLedger, ticker: Ticker, *, model: str, default_output_tokens: int
+    ) -> None:
         self.engine = engine
         self.ledger = ledger
         self.ticker = ticker
@@ -56,17 +57,18 @@ class Server:
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
         generation = parse(api, await request.read(), self.default_output_tokens)
         self._numbers += 1
-        id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"  # noqa: A001
+        id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
         headers = {"X-Request-Id": request.headers.get("X-Request-Id", id)}
         if generation.stream:
             return await self._stream(request, generation, id, headers)
         return await self._whole(request, generation, id, headers)
 
-    async def _stream(self, request: web.Request, generation: Generation, id: str, headers: dict[str, str]) -> web.StreamResponse:  # noqa: A002
+    async def _stream(
+        self, request: web.Request, generation: Generation, id: str, headers: dict[str, str]
+    ) -> web.StreamResponse:
         transport = request.transport
         if transport is None:
             raise ConnectionResetError
-        assert isinstance(transport, asyncio.Transport)
         chunked = request.version >= (1, 1)
         stream = Stream(transport, StreamEncoder(generation, id, int(time.time()), chunked=chunked))
         job = self._submit(request, generation, stream)
@@ -80,7 +82,9 @@ class Server:
             self._leave(job)
         return response
 
-    async def _whole(self, request: web.Request, generation: Generation, id: str, headers: dict[str, str]) -> web.Response:  # noqa: A002
+    async def _whole(
+        self, request: web.Request, generation: Generation, id: str, headers: dict[str, str]
+    ) -> web.Response:
         answer = Answer()
         job = self._submit(request, generation, answer)
         try:
@@ -108,7 +112,7 @@ class Server:
         return job
 
     def _leave(self, job: Job) -> None:
-        """The handler ends, by the last token or because the client is gone: nothing of the job stays behind."""
+        """The handler ends, by the last token or because the client left: nothing of the job stays behind."""
         sink = job.sink
         if isinstance(sink, Stream) and sink.cut_off:
             self.cut_off_count += 1
@@ -121,7 +125,9 @@ class Server:
     async def one_model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
         if name != self.model:
-            raise ApiError(f"The model '{name}' does not exist", status=404, param="model", code="model_not_found")
+            raise ApiError(
+                f"The model '{name}' does not exist", status=404, param="model", code="model_not_found"
+            )
         return _json(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The real-clock driver: the same scheduler, one step for each tick that is due.
 
 Late is not different: a tick admits the requests stamped by its due time, however late it runs, and ticks
-that are due together run one after another. Everything that came from outside (receive times, the tick at
-which a cancellation took effect) is kept in the rows, so that a simulation fed with them gives the same ticks.
+that are due together run one after another. What came from outside (receive times, the tick at which a
+cancellation took effect) is kept in the rows: a simulation fed with them gives the same ticks.
 
 Knows no event loop and no socket. The clock is an argument; `run_due` is called whenever a tick may be due.
 """
@@ -42,9 +42,15 @@ class Job(Sequence):
     )
 
     def __init__(
-        self, request_id: str | None, prompt_tokens: int, output_tokens: int, sink: Sink, *, streamed: bool = True
+        self,
+        request_id: str | None,
+        prompt_tokens: int,
+        output_tokens: int,
+        sink: Sink,
+        *,
+        streamed: bool = True,
     ) -> None:
-        """`request_id` is the client's own; the engine numbers requests itself, for clients may repeat theirs."""
+        """`request_id` is the client's own. The engine numbers jobs itself, for clients may repeat theirs."""
         super().__init__("", prompt_tokens, output_tokens)
         self.request_id = request_id
         self.sink = sink

@@ -1,12 +1,13 @@
 """OpenAI's request and response shapes, as pure functions: bytes in, a request or an error out.
 
-A prompt's tokens are counted from what was sent: text by `ledgers.vocabulary.count_tokens`, arrays of token ids
-by their length. Nothing about a length travels outside the prompt and `max_tokens`.
+A prompt's tokens are counted from what was sent: text by `ledgers.vocabulary.count_tokens`, an array of
+token ids by its length. Nothing about a length travels outside the prompt and `max_tokens`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -28,7 +29,7 @@ class ApiError(Exception):
         message: str,
         *,
         status: int = 400,
-        type: str = "invalid_request_error",  # noqa: A002
+        type: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
     ) -> None:
@@ -87,15 +88,15 @@ class ChatRequest(_Common, frozen=True, kw_only=True):
 class CompletionRequest(_Common, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`. Only one prompt at a time, in any of its four forms."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] | list[Any]
+    prompt: str | list[str | int | list[int]]
 
     def count_tokens(self) -> int:
-        prompt = self.prompt
-        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt: str | Sequence[object] = self.prompt
+        if len(prompt) == 1 and isinstance(prompt[0], str | list):
             prompt = prompt[0]
         if isinstance(prompt, str):
             return count_tokens(prompt)
-        if all(type(token) is int and token >= 0 for token in prompt):
+        if all(isinstance(token, int) and token >= 0 for token in prompt):
             return len(prompt)
         raise ApiError("prompt must be one string or one array of token ids", param="prompt")
 
@@ -156,8 +157,9 @@ def too_long(generation: Generation, kv_budget_tokens: int) -> ApiError:
     """The request can never be admitted: prompt and output together exceed the KV budget."""
     total = generation.prompt_tokens + generation.output_tokens
     return ApiError(
-        f"This model's maximum context length is {kv_budget_tokens} tokens. However, you requested {total} tokens "
-        f"({generation.prompt_tokens} in the prompt, {generation.output_tokens} in the completion).",
+        f"This model's maximum context length is {kv_budget_tokens} tokens. However, you requested "
+        f"{total} tokens ({generation.prompt_tokens} in the prompt, "
+        f"{generation.output_tokens} in the completion).",
         param="messages" if generation.api == "chat" else "prompt",
         code="context_length_exceeded",
     )
@@ -171,7 +173,7 @@ def usage(generation: Generation) -> dict[str, int]:
     }
 
 
-def whole_response(generation: Generation, id: str, created: int, text: str) -> bytes:  # noqa: A002
+def whole_response(generation: Generation, id: str, created: int, text: str) -> bytes:
     """The JSON body of an answer that was not streamed."""
     choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length"}
     if generation.api == "chat":

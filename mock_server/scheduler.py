@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, Protocol
 
-from ledgers.rows import Ticks, TickRow
+from ledgers.rows import TickRow, Ticks
 from ledgers.settings import Hardware
 
 Phase = Literal["new", "queued", "prefill", "ready", "ended"]
@@ -27,9 +27,19 @@ EventKind = Literal["arrive", "reject", "cancel", "prefill_start", "prefill_end"
 class Sequence:
     """A request inside the scheduler. `arrival_ns` counts from tick 0."""
 
-    __slots__ = ("arrival_ns", "cached", "emitted", "id", "output_tokens", "phase", "prefilled", "prompt_tokens", "ticks")
+    __slots__ = (
+        "arrival_ns",
+        "cached",
+        "emitted",
+        "id",
+        "output_tokens",
+        "phase",
+        "prefilled",
+        "prompt_tokens",
+        "ticks",
+    )
 
-    def __init__(self, id: str, prompt_tokens: int, output_tokens: int, arrival_ns: int = 0) -> None:  # noqa: A002
+    def __init__(self, id: str, prompt_tokens: int, output_tokens: int, arrival_ns: int = 0) -> None:
         self.id = id
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
@@ -161,7 +171,7 @@ class Scheduler:
         return sequence
 
     def advance_prefill(self, sequence: Sequence, tokens: int) -> None:
-        """Prefill `tokens` of the prompt (for policies). Those of a cancelled sequence are spent, not kept."""
+        """Prefill `tokens` of the prompt (for policies); a cancelled sequence's are spent, not kept."""
         sequence.prefilled += tokens
         if sequence.phase != "ended":
             self.kv.cache(sequence, tokens)

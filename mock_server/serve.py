@@ -57,7 +57,9 @@ async def serve(
         record_events=options.record_events,
     )
     ticker = Ticker(engine, time.monotonic_ns)
-    server = Server(engine, ledger, ticker, model=options.model, default_output_tokens=options.default_output_tokens)
+    server = Server(
+        engine, ledger, ticker, model=options.model, default_output_tokens=options.default_output_tokens
+    )
     runner = web.AppRunner(
         server.application(),
         handler_cancellation=True,  # a client that leaves gives up its place, queued or not

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 
 import msgspec
@@ -27,7 +27,9 @@ class SimulatedSequence(Sequence):
         self.token_ticks: list[int] = []
 
 
-def steps(scheduler: Scheduler, sequences: Iterable[Sequence], cancels: Cancels | None = None) -> Iterator[Step]:
+def steps(
+    scheduler: Scheduler, sequences: Iterable[Sequence], cancels: Cancels | None = None
+) -> Iterator[Step]:
     """Every tick from 0 until all sequences have ended.
 
     `sequences` are in FIFO order, `arrival_ns` non-decreasing. `cancels` maps an id to the tick at which its
@@ -97,8 +99,9 @@ def _row(sequence: SimulatedSequence, tick: int, tick_ns: int, record_tokens: bo
 
 
 def served_inputs(rows: Iterable[RequestRow]) -> tuple[list[RequestRow], dict[str, int]]:
-    """What came to a server from outside, as inputs for `simulate`: requests as it received them, and cancels."""
-    received = sorted((row for row in rows if row.received_ns is not None), key=lambda row: row.received_ns or 0)
+    """What came to a server from outside, as inputs for `simulate`: requests as received, and cancels."""
+    received = [row for row in rows if row.received_ns is not None]
+    received.sort(key=lambda row: row.received_ns or 0)
     planned = [
         RequestRow(
             id=row.id,

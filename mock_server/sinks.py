@@ -59,7 +59,7 @@ class Stream(Sink):
         super().abort()
 
     def _send(self, data: bytes) -> None:
-        """Past the transport's buffer if that is empty, so that the stamp taken before is the time of the write."""
+        """Past the transport's buffer if that is empty, so that the stamp taken before is the write's."""
         transport = self._transport
         if transport.is_closing():
             return

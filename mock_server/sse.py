@@ -5,9 +5,13 @@ Everything that is the same for all tokens of a stream is encoded once, at its s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ledgers.rows import encode
 from ledgers.vocabulary import WORDS
 from mock_server.openai import FINGERPRINT, Generation, usage
+
+Content = Mapping[str, object]
 
 
 def word(index: int) -> str:
@@ -19,7 +23,7 @@ def word(index: int) -> str:
 class StreamEncoder:
     """The bytes of one stream. `chunked`: framed as HTTP/1.1 chunks; else bare, for HTTP/1.0."""
 
-    def __init__(self, generation: Generation, id: str, created: int, *, chunked: bool = True) -> None:  # noqa: A002
+    def __init__(self, generation: Generation, id: str, created: int, *, chunked: bool = True) -> None:
         self._chat = generation.api == "chat"
         self._generation = generation
         self._chunked = chunked
@@ -41,17 +45,17 @@ class StreamEncoder:
 
     def end(self) -> bytes:
         """What follows the last token: finish reason, usage if asked for, and the end mark."""
-        finish = {"delta": {}} if self._chat else {"text": ""}
+        finish: Content = {"delta": {}} if self._chat else {"text": ""}
         parts = [self._event(finish, finish_reason="length")]
         if self._generation.include_usage:
             parts.append(self._data({**self._head, "choices": [], "usage": usage(self._generation)}))
         parts.append(b"data: [DONE]\n\n")
         return b"".join(map(self._frame, parts))
 
-    def _content(self, text: str) -> dict[str, object]:
+    def _content(self, text: str) -> Content:
         return {"delta": {"content": text}} if self._chat else {"text": text}
 
-    def _event(self, content: dict[str, object] | dict[str, str], finish_reason: str | None = None) -> bytes:
+    def _event(self, content: Content, finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
         chunk: dict[str, object] = {**self._head, "choices": [choice]}
         if self._generation.include_usage:

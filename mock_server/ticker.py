@@ -9,7 +9,7 @@ from mock_server.engine import Engine
 
 
 class Ticker:
-    """Calls the engine when a tick is due. A loop's timers may wake early: the engine looks at the clock again."""
+    """Calls the engine when a tick is due. Timers may wake early: the engine looks at the clock again."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
         self._engine = engine

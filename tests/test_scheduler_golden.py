@@ -41,7 +41,7 @@ def run(golden: dict[str, Any]) -> tuple[list[RequestRow], list[TickRow]]:
 
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
 def test_every_request_and_tick_is_the_golden_one(path: Path) -> None:
-    """Start, end of prefill, first and last token of each request, and the state after each tick, are equal."""
+    """Prefill start and end, first and last token of each request, and each tick's row, are equal."""
     golden = json.loads(path.read_text())
     rows, ticks = run(golden)
     requests = {

@@ -72,7 +72,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 emitted += 1
                 self.tokens[sequence.id] += 1
                 assert sequence.prefilled == sequence.prompt_tokens
-                assert sequence.ticks.prefill_end is not None and sequence.ticks.prefill_end <= self.tick
+                assert sequence.ticks.prefill_end is not None
+                assert sequence.ticks.prefill_end <= self.tick
             elif kind in ("finish", "cancel", "reject"):
                 self.ended[sequence.id] = kind
                 self.held.pop(sequence.id, None)
@@ -85,12 +86,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def admission_is_first_come_first_served(self) -> None:
-        numbers = [int(id[1:]) for id in self.admitted]  # noqa: A001
+        numbers = [int(id[1:]) for id in self.admitted]
         assert numbers == sorted(numbers)
 
     @invariant()
     def tokens_are_conserved(self) -> None:
-        for id, sequence in self.all.items():  # noqa: A001
+        for id, sequence in self.all.items():
             assert self.tokens[id] == sequence.emitted <= sequence.output_tokens
             if self.ended.get(id) == "finish":
                 assert self.tokens[id] == sequence.output_tokens

@@ -6,7 +6,7 @@ from mock_server.scheduler import Scheduler, Sequence
 
 
 class Chunked:
-    """One list in admission order. Each decode takes a slot; each slot left over advances one prefill a chunk."""
+    """One list in admission order. A decode takes a slot; each slot left advances one prefill by a chunk."""
 
     name = "chunked"
 

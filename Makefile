@@ -1,0 +1,37 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+
+.PHONY: demo test lint bench lock clean
+
+demo: .venv/installed ## the toy ledger against the mock server, under every policy: do they agree?
+	@rm -rf runs/demo
+	$(BIN)/tokentick agree toy --preset head-of-line --policy all --out runs/demo
+
+test: .venv/installed-dev ## all tests but benchmarks
+	$(BIN)/python -m pytest -m "not bench"
+
+lint: .venv/installed-dev ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml .lock/base.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tokentick needs Python 3.11 or newer: make PYTHON=...")'
+	@echo "installing into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) --require-hashes -r .lock/base.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/installed-dev: .venv/installed .lock/dev.txt
+	@$(PIP) --require-hashes -r .lock/dev.txt
+	@touch $@
+
+lock: ## pin what pyproject.toml allows today (needs uv)
+	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra build -o .lock/base.txt
+	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra build --extra dev -c .lock/base.txt -o .lock/dev.txt
+
+clean:
+	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,164 @@
+"""The commands of the mock server: `serve` on the real clock, `simulate` on a virtual one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ledgers.options import (
+    ledger_from,
+    ledger_options,
+    request_rate,
+    scheduler_from,
+    scheduler_options,
+    window_from,
+    window_options,
+)
+from ledgers.rows import encode
+from ledgers.rundir import (
+    Finished,
+    LedgerInfo,
+    RunConfig,
+    RunInfo,
+    RunWriter,
+    default_path,
+    settings_config,
+)
+from ledgers.settings import SchedulerSettings
+from mock_server.policies import POLICIES
+from mock_server.simulation import write_simulation
+
+if TYPE_CHECKING:
+    from mock_server.serve import ServeOptions
+
+RECORD_EVENTS = click.option("--record-events", is_flag=True, help="Keep the events of each tick as well.")
+RECORD_TOKENS = click.option("--record-tokens", is_flag=True, help="Keep the time of every token.")
+TICKS = click.option(
+    "--ticks", type=click.Choice(["all", "none"]), default="all", help="Keep a row per tick, or none."
+)
+
+
+@click.command(epilog="Example: tokentick serve --policy chunked --hardware medium --port 8000")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."
+)
+@click.option("--model", default="tokentick-mock", show_default=True, help="Name that /v1/models gives.")
+@scheduler_options(list(POLICIES))
+@window_options
+@click.option(
+    "--default-max-tokens",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Output of requests that set no limit.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=5.0,
+    show_default=True,
+    help="Seconds that open streams get when the server is stopped.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Stream the served ledger into this run directory."
+)
+@RECORD_TOKENS
+@RECORD_EVENTS
+@TICKS
+@click.option("--json", "as_json", is_flag=True, help="Announce the address as one JSON line.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def serve(**options: Any) -> None:
+    """Serve OpenAI's API from a tick scheduler on the real clock. Ctrl-C stops it."""
+    from mock_server.serve import serve as serve_until_stopped  # a simulation needs no HTTP
+
+    settings = scheduler_from(options)
+    config = settings_config(RunConfig(model=options["model"]), settings, window_from(options))
+    out: Path | None = options["out"]
+    writer = None
+    if out:
+        info = RunInfo(kind="served", command=sys.argv, config=config, ledger=LedgerInfo(name="served"))
+        info.clock.stamp_source = "write"
+        writer = RunWriter(out, info)
+
+    def announce(url: str) -> None:
+        if options["as_json"]:
+            click.echo(encode({"url": url, "pid": os.getpid()}))
+        elif not options["quiet"]:
+            click.echo(f"tokentick mock server: {url}/v1  (policy {settings.policy}, {_describe(settings)})")
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(serve_until_stopped(settings, _serve_options(options), writer, announce))
+
+
+def _serve_options(options: dict[str, Any]) -> ServeOptions:
+    from mock_server.serve import ServeOptions
+
+    return ServeOptions(
+        host=options["host"],
+        port=options["port"],
+        model=options["model"],
+        default_output_tokens=options["default_max_tokens"],
+        grace_s=options["grace"],
+        record_tokens=options["record_tokens"],
+        record_events=options["record_events"],
+        record_ticks=options["ticks"] == "all",
+    )
+
+
+def _describe(settings: SchedulerSettings) -> str:
+    hardware = settings.hardware
+    return f"{hardware.decode_slots} slots, ticks of {hardware.tick_s * 1000:g} ms"
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:  # no build for this system
+        return None
+    return uvloop.new_event_loop
+
+
+@click.command(epilog="Example: tokentick simulate toy --preset busy --policy chunked")
+@ledger_options
+@scheduler_options(list(POLICIES))
+@window_options
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory to make.  [default: under runs/]")
+@RECORD_TOKENS
+@RECORD_EVENTS
+@TICKS
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def simulate(**options: Any) -> Finished:
+    """Run LEDGER (toy, or a trace file) through the scheduler on a virtual clock."""
+    ledger = ledger_from(options)
+    settings = scheduler_from(options)
+    rate = request_rate(options)
+    config = RunConfig(
+        request_rate=None if rate is None or rate == "inf" else float(rate),
+        speed=float(options["speed"]),
+        arrival=options["arrival"],
+        seed=options["seed"],
+    )
+    info = RunInfo(
+        kind="simulated",
+        command=sys.argv,
+        config=settings_config(config, settings, window_from(options)),
+        ledger=LedgerInfo(name=ledger.name, sha256=ledger.sha256(), requests=len(ledger.rows)),
+        notes=ledger.notes,
+    )
+    writer = RunWriter(options["out"] or default_path("simulated", ledger.name), info)
+    write_simulation(
+        writer,
+        ledger,
+        settings,
+        ticks=options["ticks"] == "all",
+        record_tokens=options["record_tokens"],
+        record_events=options["record_events"],
+    )
+    return Finished(writer.path, as_json=options["as_json"], quiet=options["quiet"])

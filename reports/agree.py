@@ -1,0 +1,198 @@
+"""Runs an agreement: a mock server and a load generator as processes, two simulations, one comparison.
+
+The directory of a policy holds the planned ledger and four run directories: `served`, `measured`, `simulated`
+(from the plan) and `resimulated` (from what the server received).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ledgers.errors import InputError, TargetError
+from ledgers.ledger import Ledger
+from ledgers.rows import RequestRow, encode
+from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter, settings_config, write_json
+from ledgers.settings import SchedulerSettings, WindowSettings
+from ledgers.units import NS_PER_MS, NS_PER_S
+from mock_server.simulate import served_inputs
+from mock_server.simulation import write_simulation
+from reports.agreement import Agreement, Verdict, compare
+from reports.processes import load_generator, mock_server
+from reports.sides import Inputs, Side, on_clock
+
+WARM_UPS = 3
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """One ledger under one policy, replayed and simulated into `out`."""
+
+    ledger: Ledger
+    settings: SchedulerSettings
+    window: WindowSettings
+    out: Path
+    seed: int = 0
+    stall_limit_ns: int = NS_PER_S // 4
+
+
+def agree(replay: Replay) -> Agreement:
+    """Serve, measure, simulate twice, compare; writes everything below `replay.out`.
+
+    InputError if `out` cannot be used, TargetError if a process does not do its part.
+    """
+    planned_path = _write_planned(replay)
+    with mock_server(_serve_arguments(replay)) as url:
+        load_generator(_run_arguments(replay, planned_path, url))
+    _simulate(replay, "simulated", replay.ledger, {})
+    served = Run(replay.out / "served")
+    requests, cancels = served_inputs(served.rows())
+    received = Ledger(name=f"{replay.ledger.name} as received", rows=requests)
+    _simulate(replay, "resimulated", received, cancels)
+    agreement = compare(_inputs(replay))
+    write_json(replay.out / "agreement.json", agreement)
+    return agreement
+
+
+def overall(verdicts: list[Verdict]) -> Verdict:
+    """The worst: one disagreement is a disagreement, one inconclusive run leaves the question open."""
+    for verdict in ("disagree", "inconclusive"):
+        if verdict in verdicts:
+            return verdict
+    return "agree"
+
+
+def _write_planned(replay: Replay) -> Path:
+    """The ledger with its final arrivals, in the native format: what the load generator is given."""
+    path = replay.out / f"{_stem(replay.ledger.name)}.jsonl"
+    try:
+        replay.out.mkdir(parents=True, exist_ok=True)
+        if any(replay.out.iterdir()):
+            raise InputError(f"--out {replay.out}: exists and is not empty")
+        with path.open("wb") as file:
+            file.writelines(encode(native_row(row)) + b"\n" for row in replay.ledger.rows)
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: {error.strerror}") from None
+    return path
+
+
+def native_row(row: RequestRow) -> dict[str, Any]:
+    """A planned row in the native trace format; the arrival in seconds with all of its nanoseconds."""
+    native = {
+        "id": row.id,
+        "class": row.class_,
+        "session": row.session,
+        "turn": row.turn,
+        "prompt_tokens": row.prompt_tokens,
+        "output_tokens": row.output_tokens,
+        "prompt": row.prompt,
+        "prefix": row.prefix,
+        "arrival_s": _seconds(row.arrival_ns or 0),
+    }
+    return {name: value for name, value in native.items() if value is not None}
+
+
+def _seconds(ns: int) -> msgspec.Raw:
+    """Written out by hand: a float has too few digits for the nanoseconds of a long trace."""
+    return msgspec.Raw(b"%d.%09d" % divmod(ns, NS_PER_S))
+
+
+def _stem(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "-_" else "_" for char in Path(name).stem)
+
+
+def _serve_arguments(replay: Replay) -> list[str]:
+    settings = replay.settings
+    hardware = replay.out / "hardware.toml"
+    fields = msgspec.structs.asdict(settings.hardware)
+    hardware.write_text("".join(f"{name} = {value!r}\n" for name, value in fields.items()))
+    return [
+        f"--policy={settings.policy}",
+        f"--max-batch={settings.max_batch}",
+        f"--max-wait={_exact_seconds(settings.max_wait_ns)}",
+        f"--prefill-chunk={settings.prefill_chunk}",
+        f"--hardware={hardware}",
+        f"--out={replay.out / 'served'}",
+        "--record-tokens",
+        "--record-events",
+        *_window_arguments(replay.window),
+    ]
+
+
+def _run_arguments(replay: Replay, planned: Path, url: str) -> list[str]:
+    return [
+        str(planned),
+        f"--base-url={url}",
+        f"--seed={replay.seed}",
+        f"--out={replay.out / 'measured'}",
+        f"--num-warmups={WARM_UPS}",
+        "--reset-mock",
+        "--record-tokens",
+        "--no-cut",
+        *_window_arguments(replay.window),
+    ]
+
+
+def _window_arguments(window: WindowSettings) -> list[str]:
+    slo = {"ttft": window.slo.ttft_ms, "tpot": window.slo.tpot_ms, "e2e": window.slo.e2e_ms}
+    words = [f"{name}:{bound!r}" for name, bound in slo.items() if bound is not None]
+    tail = "drain" if window.tail_ns == "drain" else _exact_seconds(window.tail_ns)
+    return [f"--tail={tail}", *([f"--goodput={' '.join(words)}"] if words else [])]
+
+
+def _exact_seconds(ns: int) -> str:
+    return f"{ns // NS_PER_S}.{ns % NS_PER_S:09d}"
+
+
+def _simulate(replay: Replay, name: str, ledger: Ledger, cancels: dict[str, int]) -> None:
+    info = RunInfo(
+        kind="simulated",
+        command=sys.argv,
+        config=settings_config(RunConfig(), replay.settings, replay.window),
+        ledger=LedgerInfo(name=ledger.name, sha256=ledger.sha256(), requests=len(ledger.rows)),
+    )
+    writer = RunWriter(replay.out / name, info)
+    write_simulation(writer, ledger, replay.settings, cancels=cancels, record_events=True)
+
+
+def _inputs(replay: Replay) -> Inputs:
+    """All ledgers under the planned ids, the measured one brought to the clock of the tick grid."""
+    served, measured = Run(replay.out / "served"), Run(replay.out / "measured")
+    anchor_ns, t0_ns = served.info.clock.t0_monotonic_ns, measured.info.clock.t0_monotonic_ns
+    if anchor_ns is None or t0_ns is None:
+        raise TargetError("no request reached the mock server, so there is nothing to compare")
+    rows = list(measured.rows())
+    planned_id = {row.request_id: row.id for row in rows if row.request_id}
+    id_of = {row.id: planned_id.get(row.request_id or "", row.id) for row in served.rows()}
+    return Inputs(
+        planned=_side(Run(replay.out / "simulated"), {}),
+        served=_side(served, id_of),
+        resimulated=_side(Run(replay.out / "resimulated"), id_of),
+        measured={row.id: on_clock(row, t0_ns - anchor_ns) for row in rows},
+        settings=replay.settings,
+        slo=replay.window.slo,
+        tail_ns=None if replay.window.tail_ns == "drain" else replay.window.tail_ns,
+        client_lag_max_ns=_client_lag_ns(replay.out / "measured"),
+        stall_limit_ns=replay.stall_limit_ns,
+    )
+
+
+def _side(run: Run, id_of: dict[str, str]) -> Side:
+    rows = {id_of.get(row.id, row.id): row for row in run.rows()}
+    for id, row in rows.items():
+        row.id = id
+    return Side(rows, {tick.tick: tick for tick in run.ticks()})
+
+
+def _client_lag_ns(measured: Path) -> int:
+    """The longest that the load generator was late, in sending or in its event loop."""
+    client = read_summary(measured)["client"] or {}
+    lags = [lag["max"] for lag in (client.get("send_lag_ms"), client.get("loop_lag_max_ms")) if lag]
+    return round(max(lags, default=0.0) * NS_PER_MS)
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = msgspec.json.decode((run / "summary.json").read_bytes())
+    return summary

@@ -1,0 +1,170 @@
+"""An agreement in words and tables: the verdict first, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ledgers.distributions import Distribution
+from reports.agreement import Agreement, Verdict
+from reports.plan import Plan
+from reports.schedule import Schedule
+from reports.text import DASH, ms, number, table
+from reports.timing import Timing
+
+LISTED = 8
+
+
+class PolicyResult(NamedTuple):
+    """One policy's agreement, and the summaries of its three ledgers."""
+
+    policy: str
+    agreement: Agreement
+    measured: dict[str, Any]
+    served: dict[str, Any]
+    simulated: dict[str, Any]
+
+
+def side_by_side(results: Sequence[PolicyResult]) -> str:
+    """Policies as columns, each measured and simulated."""
+    columns = ["measured | simulated", *(result.policy for result in results)]
+    rows = [
+        [f"{label} {percentile}", *(_latency_cell(result, key, percentile) for result in results)]
+        for key, label in (
+            ("queue_delay_ms", "queue ms"),
+            ("ttft_ms", "TTFT ms"),
+            ("tpot_ms", "TPOT ms"),
+            ("e2e_ms", "E2E ms"),
+        )
+        for percentile in ("p50", "p95", "p99")
+    ]
+    rows += [[label, *(_figure_cell(result, key) for result in results)] for key, label in FIGURES.items()]
+    text = table(columns, rows)
+    if any(side["censored"] for result in results for side in (result.measured, result.simulated)):
+        text += "\n† some requests did not complete in the window; the figure is over those that did"
+    return text
+
+
+FIGURES = {
+    "throughput_rps": "throughput req/s",
+    "goodput_rps": "goodput req/s",
+    "concurrency_mean": "L mean",
+    "concurrency_peak": "L peak",
+    "kv_peak_tokens": "KV peak tokens",
+    "completed": "completed",
+    "unfinished": "unfinished",
+}
+
+
+def _latency_cell(result: PolicyResult, key: str, percentile: str) -> str:
+    """Queue delay is the server's to tell; everything else the client's."""
+    real = result.served if key == "queue_delay_ms" else result.measured
+    return _pair(*(_latency(summary, key, percentile) for summary in (real, result.simulated)))
+
+
+def _latency(summary: dict[str, Any], key: str, percentile: str) -> str:
+    found = summary[key]
+    return DASH if found is None else ms(found[percentile]) + ("†" if summary["censored"] else "")
+
+
+def _figure_cell(result: PolicyResult, key: str) -> str:
+    real = result.served if key == "kv_peak_tokens" else result.measured
+    return _pair(number(real[key]), number(result.simulated[key]))
+
+
+def _pair(real: str, simulated: str) -> str:
+    return f"{real} | {simulated}"
+
+
+def agreement_text(policy: str, agreement: Agreement) -> str:
+    """The three comparisons of one run, a line or two each."""
+    lines = [f"{policy}: {agreement.verdict.upper()}"]
+    lines += [f"  {reason}" for reason in agreement.reasons]
+    lines += _schedule_lines(agreement.schedule)
+    lines += _timing_lines(agreement.timing)
+    lines += _plan_lines(agreement.plan)
+    late, lag = ms(agreement.tick_late_max_ms), ms(agreement.client_lag_max_ms)
+    lines.append(f"      ticks ran at most {late} ms late, the load generator {lag} ms")
+    return "\n".join(lines)
+
+
+def _schedule_lines(schedule: Schedule) -> list[str]:
+    line = (
+        "  (a) served = simulated from the same inputs: "
+        f"{schedule.requests_equal}/{schedule.requests} requests, "
+        f"{schedule.ticks_equal}/{schedule.ticks} ticks"
+    )
+    return [line, *_listed("different", schedule.different)]
+
+
+def _timing_lines(timing: Timing) -> list[str]:
+    lines = [
+        f"  (b) client stamp - server write, ms: {_spread(timing.tokens)}  (limit p95 {timing.limit_ms:g})"
+    ]
+    if timing.slo_met_measured is not None:
+        lines.append(
+            f"      SLO met: {timing.slo_met_measured} as measured, {timing.slo_met_served} as served"
+        )
+    lines += _listed("on the edge", timing.on_edge)
+    lines += _listed("counted differently", timing.slo_different)
+    lines += _listed("tokens missing", timing.missing_tokens)
+    return lines
+
+
+def _plan_lines(plan: Plan) -> list[str]:
+    total = plan.equal + len(plan.differ_later) + len(plan.differ_before)
+    moved = (
+        f"{len(plan.moved)} moved, the first at tick {plan.first_moved_tick}" if plan.moved else "none moved"
+    )
+    lines = [f"  (c) served = planned: {plan.equal}/{total} requests; {moved}"]
+    lines += _listed("differ before any moved", plan.differ_before)
+    lines += _listed("differ after that", plan.differ_later)
+    return lines
+
+
+def _listed(what: str, ids: Sequence[str]) -> list[str]:
+    if not ids:
+        return []
+    more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
+    return [f"      {what}: {' '.join(ids[:LISTED])}{more}"]
+
+
+def _spread(found: Distribution | None) -> str:
+    if found is None:
+        return "no tokens"
+    return f"p50 {ms(found.p50)}  p95 {ms(found.p95)}  p99 {ms(found.p99)}  max {ms(found.max)}"
+
+
+PARTS = {
+    "send_lag": "send lag",
+    "network_in": "network in",
+    "queue": "queue",
+    "prefill": "prefill",
+    "first_decode_turn": "first decode turn",
+    "tick_lateness": "tick lateness",
+    "network_out": "network out",
+}
+
+
+def parts_table(results: Sequence[PolicyResult]) -> str:
+    """Where the measured time to first token went: the median and the largest of each part."""
+    columns = ["TTFT taken apart, ms: p50 | max", *(result.policy for result in results)]
+    rows = [
+        [label, *(_part_cell(result.agreement.parts, name) for result in results)]
+        for name, label in PARTS.items()
+    ]
+    return table(columns, rows)
+
+
+def _part_cell(parts: Mapping[str, Distribution | None], name: str) -> str:
+    found = parts.get(name)
+    return DASH if found is None else _pair(ms(found.p50), ms(found.max))
+
+
+def overall_text(verdict: Verdict, out: object) -> str:
+    meaning = {
+        "agree": "measured and simulated ledgers agree",
+        "disagree": "measured and simulated ledgers DISAGREE",
+        "inconclusive": "the machine stalled: run it again on a quieter one",
+    }
+    return f"verdict: {verdict.upper()} - {meaning[verdict]}\nfiles:   {out}"

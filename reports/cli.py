@@ -1,0 +1,159 @@
+"""The commands of the top floor: `agree` and `report`, and how the front door shows a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ledgers.errors import InputError
+from ledgers.options import (
+    ledger_from,
+    ledger_options,
+    scheduler_from,
+    scheduler_options,
+    window_from,
+    window_options,
+)
+from ledgers.rows import encode
+from ledgers.rundir import Finished, Run, default_path, write_json
+from ledgers.summary import summarize
+from ledgers.units import NS_PER_S, to_ns
+from mock_server.policies import POLICIES
+from reports.agree import Replay, overall, read_summary
+from reports.agree import agree as run_agreement
+from reports.agreement import Verdict
+from reports.agreement_text import PolicyResult, agreement_text, overall_text, parts_table, side_by_side
+from reports.text import request_table, run_text, tick_lines
+
+ROWS_SHOWN = 40
+EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
+
+
+@click.command(epilog="Example: tokentick agree toy --preset head-of-line --policy all")
+@ledger_options
+@scheduler_options([*POLICIES, "all"])
+@window_options
+@click.option(
+    "--stall-limit",
+    type=click.FloatRange(min=0.001),
+    default=0.25,
+    show_default=True,
+    metavar="SECONDS",
+    help="A tick or a send later than this makes the run inconclusive.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Directory for all files.  [default: under runs/]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print the verdict only.")
+def agree(**options: Any) -> int:
+    """Replay LEDGER against the mock server, simulate it, and compare the two.
+
+    Starts a mock server and a load generator as processes of their own. LEDGER is toy (the default) or a
+    trace file. `--policy all` does it once for each policy.
+    """
+    ledger = ledger_from(options, default="toy")
+    window = window_from(options)
+    out: Path = options["out"] or default_path("agree", ledger.name)
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"--out {out}: exists and is not empty")
+    talk = _speaker(silent=options["quiet"] or options["as_json"])
+    for note in ledger.notes:
+        talk(f"note: {note}")
+    policies = list(POLICIES) if options["policy"] == "all" else [options["policy"]]
+    results = []
+    for policy in policies:
+        talk(f"replaying {len(ledger.rows)} requests of {ledger.name} under {policy} ...")
+        settings = scheduler_from({**options, "policy": policy})
+        replay = Replay(
+            ledger, settings, window, out / policy, options["seed"], to_ns(options["stall_limit"])
+        )
+        results.append(_result(replay))
+    verdict = overall([result.agreement.verdict for result in results])
+    answer = {"verdict": verdict, "policies": {result.policy: result.agreement for result in results}}
+    write_json(out / "agreement.json", answer)
+    if options["as_json"]:
+        click.echo(encode(answer))
+    elif options["quiet"]:
+        click.echo(f"{verdict}  {out}")
+    else:
+        _show(results, out, verdict)
+    return EXIT_CODES[verdict]
+
+
+def _result(replay: Replay) -> PolicyResult:
+    agreement = run_agreement(replay)
+    summaries = (read_summary(replay.out / name) for name in ("measured", "served", "simulated"))
+    return PolicyResult(replay.settings.policy, agreement, *summaries)
+
+
+def _speaker(*, silent: bool) -> Any:
+    return (lambda _: None) if silent else click.echo
+
+
+def _show(results: list[PolicyResult], out: Path, verdict: Verdict) -> None:
+    for result in results:
+        _show_requests(out / result.policy, result)
+    click.echo(f"\n{side_by_side(results)}\n\n{parts_table(results)}")
+    for result in results:
+        click.echo("\n" + agreement_text(result.policy, result.agreement))
+    click.echo("\n" + overall_text(verdict, out))
+
+
+def _show_requests(directory: Path, result: PolicyResult) -> None:
+    """The measured ledger of one policy with the server's queue delays, if it is short enough to read."""
+    measured = Run(directory / "measured")
+    rows = list(measured.rows())
+    if len(rows) > ROWS_SHOWN:
+        return
+    served = {row.request_id: row for row in Run(directory / "served").rows()}
+    for row in rows:
+        other = served.get(row.request_id)
+        if other and other.prefill_start_ns is not None and other.received_ns is not None:
+            row.prefill_start_ns = (row.arrival_ns or 0) + other.prefill_start_ns - other.received_ns
+    click.echo(f"\n{result.policy}: as measured (ms; arrival in s; queue delay as the server tells)")
+    window_ns = round(result.measured["window_s"] * NS_PER_S)
+    click.echo(request_table(rows, measured.info.config.slo, window_ns))
+
+
+@click.command(epilog="Example: tokentick report runs/demo/continuous/served --ticks")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--ticks", is_flag=True, help="Print the state after each tick, with its events if recorded.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: the summaries.",
+)
+def report(runs: tuple[Path, ...], ticks: bool, form: str) -> None:
+    """Rebuild and print the summary of run directories, whole or cut short."""
+    for path in runs:
+        run = Run(path)
+        if ticks:
+            for line in tick_lines(run.ticks()):
+                click.echo(line)
+        elif form == "json":
+            click.echo(encode(summarize(run)))
+        else:
+            click.echo(_run_text(path))
+
+
+def show(finished: Finished) -> int:
+    """What the front door prints of a run that a command has made; the exit code."""
+    if finished.as_json:
+        click.echo(encode(read_summary(finished.path)))
+    elif not finished.quiet:
+        click.echo(_run_text(finished.path))
+        click.echo(f"\nfiles: {finished.path}")
+    return finished.exit_code
+
+
+def _run_text(path: Path) -> str:
+    run = Run(path)
+    summary = summarize(run)
+    rows = list(run.rows()) if summary["scheduled"] <= ROWS_SHOWN else None
+    return "\n".join([run_text(run.info, summary, rows), *(f"note: {note}" for note in run.notes)])

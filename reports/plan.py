@@ -1,0 +1,106 @@
+"""(c) The served schedule against a simulation of the planned ledger: equal until the first input moved.
+
+Stated by tick, not by request: a request that waits for its batch, or decodes beside others, may rightly be
+changed by a later arrival that moved. By causality, nothing before that arrival's tick may be.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ledgers.rows import RequestRow, Ticks
+from ledgers.units import ceil_div
+from reports.sides import Inputs, Side, state
+
+NEVER = 2**63 - 1
+WAITING_POLICIES = ("static", "continuous")  # those to which the maximum wait means something
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """(c) planned against served."""
+
+    agrees: bool
+    moved: list[str]
+    first_moved_tick: int | None
+    equal: int
+    differ_later: list[str]
+    differ_before: list[str]
+
+
+def moved_inputs(inputs: Inputs) -> tuple[dict[str, list[str]], int]:
+    """Which inputs moved, each with what about it moved, and the first tick at which that can matter."""
+    planned = _order(inputs.planned.rows)
+    served = _order(inputs.served.rows)
+    rank = {id: place for place, id in enumerate(served)}
+    moved: dict[str, list[str]] = {}
+    first = NEVER
+    for place, id in enumerate(planned):
+        reasons, tick = _moved(inputs, id, in_place=rank.get(id) == place)
+        if reasons:
+            moved[id] = reasons
+            first = min(first, tick)
+    return moved, first
+
+
+def _order(rows: dict[str, RequestRow]) -> list[str]:
+    received = {id: row.received_ns for id, row in rows.items() if row.received_ns is not None}
+    return sorted(received, key=lambda id: received[id])
+
+
+def _moved(inputs: Inputs, id: str, in_place: bool) -> tuple[list[str], int]:
+    tick_ns = inputs.settings.hardware.tick_ns
+    plan = inputs.planned.rows[id].received_ns or 0
+    row = inputs.served.rows.get(id)
+    if row is None or row.received_ns is None:
+        return ["not received"], ceil_div(plan, tick_ns)
+    reasons: list[str] = []
+    ticks: list[int] = []
+
+    def expect(what: str, planned_tick: int, served_tick: int) -> None:
+        if planned_tick != served_tick:
+            reasons.append(f"{what}: tick {served_tick}, planned {planned_tick}")
+            ticks.append(min(planned_tick, served_tick))
+
+    expect("received", ceil_div(plan, tick_ns), ceil_div(row.received_ns, tick_ns))
+    if inputs.settings.policy in WAITING_POLICIES:
+        wait_ns = inputs.settings.max_wait_ns
+        expect("waited", ceil_div(plan + wait_ns, tick_ns), ceil_div(row.received_ns + wait_ns, tick_ns))
+    if not in_place:
+        reasons.append("received in another order than planned")
+        ticks.append(min(ceil_div(plan, tick_ns), ceil_div(row.received_ns, tick_ns)))
+    if row.ticks and row.ticks.cancel is not None:
+        reasons.append(f"cancelled at tick {row.ticks.cancel}")
+        ticks.append(row.ticks.cancel)
+    return reasons, min(ticks, default=NEVER)
+
+
+def compare_plan(planned: Side, served: Side, moved: dict[str, list[str]], first_tick: int) -> Plan:
+    """Nothing may differ before `first_tick`. Later differences are listed."""
+    before: list[str] = []
+    later: list[str] = []
+    for id, row in planned.rows.items():
+        other = served.rows.get(id)
+        mine, theirs = row.ticks, other.ticks if other else None
+        if _until(mine, first_tick) != _until(theirs, first_tick):
+            before.append(id)
+        elif _until(mine, NEVER) != _until(theirs, NEVER):
+            later.append(id)
+    ticks_before = [k for k in planned.ticks.keys() | served.ticks.keys() if k < first_tick]
+    same = all(state(planned.ticks.get(k)) == state(served.ticks.get(k)) for k in ticks_before)
+    return Plan(
+        agrees=not before and same,
+        moved=list(moved),
+        first_moved_tick=None if first_tick == NEVER else first_tick,
+        equal=len(planned.rows) - len(before) - len(later),
+        differ_later=later,
+        differ_before=before,
+    )
+
+
+def _until(ticks: Ticks | None, limit: int) -> tuple[int | None, ...]:
+    """What happened in ticks before `limit`. Prefill that ends at k + 1 was done in tick k."""
+    if ticks is None:
+        return (None,) * 4
+    end = None if ticks.prefill_end is None else ticks.prefill_end - 1
+    happened = (ticks.prefill_start, end, ticks.first_token, ticks.last_token)
+    return tuple(None if tick is None or tick >= limit else tick for tick in happened)

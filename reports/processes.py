@@ -1,0 +1,99 @@
+"""The server and the load generator as processes of their own, and their ends whatever happens here."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import msgspec
+
+from ledgers.errors import TargetError
+
+START_LIMIT_S = 30.0
+STOP_LIMIT_S = 30.0
+PR_SET_PDEATHSIG = 1
+
+
+@contextlib.contextmanager
+def mock_server(arguments: Sequence[str]) -> Iterator[str]:
+    """Runs `tokentick serve` and gives its URL; when it has stopped its run directory is complete."""
+    with tempfile.TemporaryFile() as errors:
+        command = ["serve", *arguments, "--port=0", "--json"]
+        process = _start(command, stdout=subprocess.PIPE, stderr=errors)
+        try:
+            yield _announced_url(process, errors)
+            code = _stop(process, signal.SIGTERM)
+            if code != 0:
+                raise TargetError(f"the mock server ended with code {code}: {_last_line(errors)}")
+        finally:
+            _stop(process, signal.SIGKILL)
+
+
+def load_generator(arguments: Sequence[str]) -> int:
+    """Runs `tokentick run` to its end; its exit code. Interrupting this process interrupts that one."""
+    with tempfile.TemporaryFile() as errors:
+        process = _start(["run", *arguments, "--quiet"], stdout=subprocess.DEVNULL, stderr=errors)
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            _stop(process, signal.SIGINT)
+            raise
+        finally:
+            _stop(process, signal.SIGKILL)
+        if code in (2, 3) or code < 0:
+            raise TargetError(f"the load generator ended with code {code}: {_last_line(errors)}")
+        return code
+
+
+def _start(arguments: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tokentick", *arguments],
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,  # Ctrl-C is ours to pass on, in the right order
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        **streams,
+    )
+
+
+def _end_with_parent() -> None:
+    """Should this process be killed, the kernel stops the child too."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _announced_url(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], START_LIMIT_S)
+    line = process.stdout.readline() if ready else b""
+    if not line:
+        _stop(process, signal.SIGKILL)
+        raise TargetError(f"the mock server did not start: {_last_line(errors) or 'no answer'}")
+    return str(msgspec.json.decode(line)["url"])
+
+
+def _stop(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
+    if process.poll() is None:
+        process.send_signal(number)
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdout:
+        process.stdout.close()
+    return process.returncode
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,215 @@
+"""Tables for a terminal of 80 columns, readable without colour. Values in, lines out.
+
+† marks a figure over the completed requests of a window in which some did not complete. * marks a percentile
+that rests on the largest sample, for there are too few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ledgers.metrics import classify, e2e_ns, leave_ns, meets, origin_ns, queue_delay_ns, tpot_ns, ttft_ns
+from ledgers.rows import RequestRow, TickRow
+from ledgers.rundir import RunInfo
+from ledgers.settings import Slo
+from ledgers.units import NS_PER_S
+
+WIDTH = 80
+DASH = "-"
+LATENCIES = {
+    "queue_delay_ms": "queue delay",
+    "ttft_ms": "TTFT",
+    "ttft_from_send_ms": "TTFT from send",
+    "tpot_ms": "TPOT",
+    "itl_ms": "ITL",
+    "e2e_ms": "E2E",
+    "send_lag_ms": "send lag",
+}
+PERCENTILES = ("p50", "p90", "p95", "p99", "max", "mean")
+UNCENSORED = ("send_lag_ms",)  # the generator's own, over every request sent
+
+
+def ms(value: float | None) -> str:
+    """A duration in ms with as many digits as a reader can use."""
+    if value is None:
+        return DASH
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    if value is None:
+        return DASH
+    return str(value) if isinstance(value, int) else f"{value:.{digits}f}"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
+    """An aligned table: the first `left` columns to the left, the others to the right."""
+    lines = [list(columns), *map(list, rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+        for cells in lines
+    )
+
+
+def heading(info: RunInfo, summary: dict[str, Any]) -> str:
+    """What was run, in one or two lines."""
+    config = info.config
+    parts = [f"{info.kind} {info.ledger.name}"]
+    if config.request_rate:
+        parts.append(f"{config.request_rate:g} req/s")
+    if config.policy and config.hardware:
+        hardware = config.hardware
+        parts.append(f"policy {config.policy}")
+        parts.append(f"{hardware.decode_slots} slots, ticks of {hardware.tick_s * 1000:g} ms")
+    parts.append(f"window {summary['window_s']:.2f} s")
+    if info.clock.stamp_source:
+        parts.append(f"{info.clock.stamp_source} stamps")
+    if not info.complete:
+        parts.append("NOT COMPLETE")
+    if info.interrupted:
+        parts.append("interrupted")
+    return _wrapped(parts, " | ")
+
+
+def accounting(summary: dict[str, Any]) -> str:
+    """The sum that always adds up, with the failures by class."""
+    names = ("completed", "failed", "cancelled", "rejected", "unfinished", "not_sent")
+    counts = " + ".join(f"{summary[name]} {name.replace('_', ' ')}" for name in names if summary[name])
+    lines = [f"{summary['scheduled']} scheduled = {counts or 'none'}"]
+    failures = {k: v for k, v in summary["by_outcome"].items() if k != "completed"}
+    if summary["failed"]:
+        lines.append("failures: " + ", ".join(f"{count} {outcome}" for outcome, count in failures.items()))
+    if summary["censored"]:
+        lines.append("† some did not complete in the window: figures marked † are over those that did")
+    return "\n".join(lines)
+
+
+def latency_table(summary: dict[str, Any]) -> str:
+    """Percentiles lead, the mean comes last; all in ms."""
+    rows = []
+    for key, name in LATENCIES.items():
+        found = summary.get(key)
+        if found:
+            cells = [_marked(summary, key, p, found) for p in PERCENTILES]
+            rows.append([name, *cells, str(found["n"])])
+    marks = any("*" in cell for row in rows for cell in row)
+    text = table(["ms", *PERCENTILES, "n"], rows)
+    return f"{text}\n* rests on the largest sample" if marks else text
+
+
+def _marked(summary: dict[str, Any], key: str, name: str, found: dict[str, float]) -> str:
+    censored = "†" if summary["censored"] and key not in UNCENSORED else ""
+    few = "*" if name in summary["rests_on_largest"].get(key, ()) else ""
+    return ms(found[name]) + few + censored
+
+
+def rates(summary: dict[str, Any]) -> str:
+    """Throughput, goodput, concurrency and what else is one figure."""
+    pairs = [
+        ("throughput", _with(summary["throughput_rps"], "req/s")),
+        ("tokens", _with(summary["token_throughput_tps"], "tokens/s")),
+        ("goodput", _with(summary["goodput_rps"], "req/s")),
+        ("attainment", DASH if summary["attainment"] is None else f"{summary['attainment']:.1%}"),
+        ("L mean", number(summary["concurrency_mean"])),
+        ("L peak", number(summary["concurrency_peak"])),
+        ("KV peak", _with(summary["kv_peak_tokens"], "tokens")),
+        ("batch utilization", number(summary["batch_utilization"])),
+    ]
+    return _wrapped([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
+
+
+def _with(value: float | None, unit: str) -> str:
+    return DASH if value is None else f"{number(value)} {unit}"
+
+
+def _wrapped(parts: Iterable[str], joint: str) -> str:
+    lines = [""]
+    for part in parts:
+        longer = f"{lines[-1]}{joint}{part}" if lines[-1] else part
+        if len(longer) > WIDTH:
+            lines.append(part)
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
+
+
+def run_text(info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] | None) -> str:
+    """All that is said of one run: what it was, how it went, and each request if they are few."""
+    blocks = [heading(info, summary), accounting(summary), latency_table(summary), rates(summary)]
+    client = summary.get("client")
+    if client and client["client_limited"]:
+        blocks.insert(1, "CLIENT-LIMITED: " + "; ".join(client["reasons"]))
+    blocks += [f"note: {note}" for note in info.notes]
+    if rows is not None:
+        blocks.append(request_table(rows, info.config.slo, round(summary["window_s"] * NS_PER_S)))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def request_table(rows: Sequence[RequestRow], slo: Slo, t_obs_ns: int) -> str:
+    """The ledger, a line per request in order of arrival; times in ms, the arrival in s."""
+    columns = ["id", "class", "prompt", "output", "arrival", "queue", "TTFT", "TPOT", "E2E", "SLO"]
+    ordered = sorted(rows, key=lambda row: origin_ns(row) or 0)
+    return table(columns, [_request_cells(row, slo, t_obs_ns) for row in ordered], left=2)
+
+
+def _request_cells(row: RequestRow, slo: Slo, t_obs_ns: int) -> list[str]:
+    arrival = origin_ns(row)
+    tpot = tpot_ns(row)
+    return [
+        row.id[:14],
+        (row.class_ or DASH)[:10],
+        str(row.prompt_tokens),
+        str(row.output_tokens),
+        DASH if arrival is None else f"{arrival / 1e9:.3f}",
+        _ns(queue_delay_ns(row)),
+        _ns(ttft_ns(row)),
+        DASH if tpot is None else ms(float(tpot) / 1e6),
+        _ns(e2e_ns(row)),
+        standing(row, slo, t_obs_ns),
+    ]
+
+
+def standing(row: RequestRow, slo: Slo, t_obs_ns: int) -> str:
+    """Whether the request met the SLO; if it did not complete in the window, what became of it."""
+    outcome = classify(row.outcome, leave_ns(row), t_obs_ns)
+    if outcome != "completed":
+        return str(outcome)
+    if not slo.given:
+        return DASH
+    return "met" if meets(row, slo.bounds_ns()) else "missed"
+
+
+def _ns(value: int | None) -> str:
+    return DASH if value is None else ms(value / 1e6)
+
+
+TICK_COLUMNS = {
+    "tick": "tick",
+    "queue": "queue",
+    "prefill": "prefill",
+    "ready": "ready",
+    "emitted": "emitted",
+    "kv_res": "kv_reserved",
+    "kv_used": "kv_cached",
+}
+
+
+def tick_lines(ticks: Iterable[TickRow]) -> Iterator[str]:
+    """The state after each tick, with what happened in it where that was recorded."""
+    yield "".join(f"{name:>8}" for name in TICK_COLUMNS) + "  events"
+    for tick in ticks:
+        yield "".join(f"{getattr(tick, name):>8}" for name in TICK_COLUMNS.values()) + _events(tick)
+
+
+def _events(tick: TickRow) -> str:
+    """What happened, the kinds in order of their first event: `token R01 R02  finish R02`."""
+    happened: dict[str, list[str]] = {}
+    for kind, id in tick.events or ():
+        happened.setdefault(kind, []).append(id)
+    return "".join(f"  {kind} {' '.join(ids)}" for kind, ids in happened.items())
