@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
+MOST_DIGITS = 64
+# A fraction holds all its digits: the exponent of 1e999999999 would fill the memory.
+_HUGE_EXPONENT = re.compile(r"[eE][+-]?[\d_]{4}")
 
 
 def exact(value: str | int | float | Fraction) -> Fraction:
     """The number as written: `exact(0.1)` is 1/10, not the nearest binary fraction.
 
-    Raises ValueError when the text is no finite number.
+    Raises ValueError when the text is no finite number, or one that no setting needs.
     """
     if isinstance(value, int | Fraction):
         return Fraction(value)
-    return Fraction(str(value).strip())
+    text = str(value).strip()
+    if len(text) > MOST_DIGITS or _HUGE_EXPONENT.search(text):
+        raise ValueError(f"not a number of a usable size: {text[:MOST_DIGITS]}")
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        raise ValueError(f"not a finite number: {text}") from None
 
 
 def to_ns(seconds: str | int | float | Fraction) -> int:

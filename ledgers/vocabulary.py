@@ -7,6 +7,7 @@ most tokenizers of real models make one token of each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
 WORDS = tuple(
@@ -36,6 +37,28 @@ WORDS = tuple(
     little live long look lost lot loud love low machine made magnet main major make man many map mark market
     mass master match material matter may me mean measure meat meet melody men metal method middle might mile
     milk million mind mine minute miss mix modern moment money month moon more morning most mother motion
+    mount mountain mouth move much music must my name nation nature near neck need never new next night nine
+    no noise noon north nose note nothing notice now number object ocean of off offer office often oil old on
+    once one only open or order other our out over own page paint pair paper part party pass past path pay
+    people perhaps person phrase pick picture piece place plan plane planet plant play please point poor
+    position possible post power present press pretty print problem process produce proper prove public pull
+    push put question quick quiet quite race radio rain raise range rate reach read ready real reason record
+    red region remember repeat reply report rest result rich ride right ring rise river road rock roll room
+    root rope rose round row rule run safe said sail salt same sand sat save saw say scale school science sea
+    season seat second see seed seem select self sell send sense sent serve set settle seven shape share
+    sharp she ship shoe shop short should show side sight sign silent silver similar simple since sing single
+    sister sit six size skill skin sky sleep slip slow small smell smile snow so soft soil soldier some son
+    song soon sound south space speak special speed spell spend spoke spot spread spring square stand star
+    start state station stay steel step stick still stone stop store story straight strange stream street
+    strong student study subject such sudden sugar suggest suit summer sun supply support sure surface
+    surprise swim system table tail take talk tall teach team tell ten term test than thank that the their
+    them then there these they thick thin thing think third this those though thought thousand three through
+    time tiny to together told too took tool top total touch toward town track trade train travel tree
+    triangle trip trouble truck true try tube turn twenty two type under unit until up us use usual valley
+    value vary very view village visit voice vowel wait walk wall want war warm was wash watch water wave way
+    we wear weather week weight well went were west what wheel when where whether which while white who whole
+    whose why wide wife wild will win wind window wing winter wire wish with woman wonder wood word work world
+    would write written wrong yard year yellow yes yet you young your
     """.split()
 )
 _KNOWN = frozenset(WORDS)
@@ -44,7 +67,14 @@ BYTES_PER_UNKNOWN_TOKEN = 4
 
 def make_text(token_count: int, seed: int, index: int | str) -> str:
     """`token_count` words. The text depends on (seed, index) alone, so any split of work gives the same."""
-    return " ".join(Random(f"{seed}:{index}").choices(WORDS, k=token_count))
+    return " ".join(text_pieces(token_count, seed, index, max(1, token_count)))
+
+
+def text_pieces(token_count: int, seed: int, index: int | str, piece_tokens: int) -> Iterator[str]:
+    """The same text in pieces of at most `piece_tokens` words, to be joined with blanks."""
+    random = Random(f"{seed}:{index}")
+    for start in range(0, token_count, piece_tokens):
+        yield " ".join(random.choices(WORDS, k=min(piece_tokens, token_count - start)))
 
 
 def count_tokens(text: str) -> int:

@@ -10,7 +10,7 @@ import os
 
 from mock_server.sse import StreamEncoder
 
-MAX_BEHIND_BYTES = 2**20
+MAX_BEHIND_BYTES = 2**18  # some 1,500 tokens, on top of what the kernel holds
 
 
 class Sink:

@@ -1,0 +1,110 @@
+"""How many requests were in flight, and Little's law with the reasons why it does or does not apply.
+
+Pure: knows instants in ns, and nothing of rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+SLICES = 20  # of the window, to see in what share of it the number in flight grew
+GROWTH = 1.5  # of the mean in flight, first to second half of the arrivals, that still passes for stable
+TOLERANCE = 0.05  # of L, that edge effects may make up
+
+
+class InFlight:
+    """When requests were in flight: queue, prefill and decode together, from arrival to leaving."""
+
+    def __init__(self, starts: Sequence[int], ends: Sequence[int]) -> None:
+        self._intervals = (starts, ends)
+        self._arrivals = sorted(starts)
+        self._departures = sorted(ends)
+
+    def at(self, time_ns: int) -> int:
+        """How many were in flight at an instant; one that leaves then has left, one that arrives is here."""
+        return bisect_right(self._arrivals, time_ns) - bisect_right(self._departures, time_ns)
+
+    def mean(self, begin_ns: int, end_ns: int) -> float | None:
+        """The time average over an interval; None if it is empty."""
+        if end_ns <= begin_ns:
+            return None
+        spans = zip(*self._intervals, strict=True)
+        total = sum(max(0, min(end, end_ns) - max(start, begin_ns)) for start, end in spans)
+        return total / (end_ns - begin_ns)
+
+    def peak(self) -> int:
+        """The most at once; a departure at the same instant counts before an arrival."""
+        return max((self.at(time) for time in self._arrivals), default=0)
+
+
+class LittlesLaw(msgspec.Struct, frozen=True):
+    """L against X·W, X = completed/T_obs (req/s), W = their mean E2E (s), and why it applies or does not."""
+
+    concurrency_mean: float
+    throughput_rps: float
+    e2e_mean_s: float | None
+    product: float | None
+    applies: bool
+    stable: bool
+    grew_share: float
+    in_flight_at_end: int
+    reasons: list[str]
+
+
+def littles_law(
+    flight: InFlight, t_obs_ns: int, last_arrival_ns: int, e2e_ns: Sequence[int], others: Mapping[str, int]
+) -> LittlesLaw | None:
+    """Compare L with X·W over the window [0, T_obs]; None if it is empty.
+
+    `e2e_ns` are the completed requests'; `others` counts, by outcome, those in flight that did not complete.
+    Times in flight add up to L·T_obs, those of the completed to X·W·T_obs; so what separates the two is the
+    time of the others. Stable: in the second half of the arrivals, at most 1.5 times as many were in flight
+    as in the first. The law applies if that holds and the two are within 5 %. J. D. C. Little, A proof for
+    the queuing formula L = λW, Operations Research 9 (1961), 383-387.
+    """
+    mean = flight.mean(0, t_obs_ns)
+    if mean is None:
+        return None
+    product = sum(e2e_ns) / t_obs_ns
+    first, second = _halves(flight, last_arrival_ns)
+    stable = second <= GROWTH * first
+    close = abs(mean - product) <= TOLERANCE * mean
+    return LittlesLaw(
+        concurrency_mean=mean,
+        throughput_rps=len(e2e_ns) * 1e9 / t_obs_ns,
+        e2e_mean_s=sum(e2e_ns) / len(e2e_ns) / 1e9 if e2e_ns else None,
+        product=product if e2e_ns else None,
+        applies=stable and close,
+        stable=stable,
+        grew_share=_grew_share(flight, t_obs_ns),
+        in_flight_at_end=others.get("unfinished", 0),
+        reasons=[_stability(first, second, stable), _edges(mean, product, others)],
+    )
+
+
+def _halves(flight: InFlight, last_arrival_ns: int) -> tuple[float, float]:
+    middle = last_arrival_ns // 2
+    return flight.mean(0, middle) or 0.0, flight.mean(middle, last_arrival_ns) or 0.0
+
+
+def _grew_share(flight: InFlight, t_obs_ns: int) -> float:
+    """The share of equal slices of the window at whose end more were in flight than at their start."""
+    levels = [flight.at(t_obs_ns * i // SLICES) for i in range(SLICES + 1)]
+    return sum(after > before for before, after in pairwise(levels)) / SLICES
+
+
+def _stability(first: float, second: float, stable: bool) -> str:
+    word = "stable" if stable else "not stable"
+    return f"{word}: {first:.2f} in flight in the first half of the arrivals, {second:.2f} in the second"
+
+
+def _edges(mean: float, product: float, others: Mapping[str, int]) -> str:
+    rest = ", ".join(f"{count} {outcome}" for outcome, count in others.items())
+    if not rest:
+        return "no edge effects: everything in flight in the window completed in it"
+    share = (mean - product) / mean if mean else 0.0
+    return f"edge effects: {rest}; {share:.0%} of the time in flight was theirs"

@@ -1,0 +1,200 @@
+"""What trace formats share: the row they yield, files read record by record, and cells that become numbers.
+
+Everything here streams: no more than one record is held, however big the file. A cell that cannot be used
+raises ValueError naming its field; `parsed` adds the file and the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from fractions import Fraction
+from io import BufferedReader
+from typing import Any, TypeVar
+
+import msgspec
+
+from ledgers.errors import InputError
+from ledgers.units import NS_PER_S
+
+BOM = b"\xef\xbb\xbf"
+MAX_LINE_BYTES = 1 << 24
+MOST_TOKENS = 1_000_000_000
+MOST = 10**19  # nanoseconds since 1970 stay below
+_WHOLE = re.compile(r"[0-9]{1,15}")
+_DECIMAL = re.compile(r"([0-9]{1,20}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?")
+SHOWN_CHARS = 40
+MOST_LABEL_CHARS = 200
+T = TypeVar("T")
+
+
+class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "class"}):
+    """A request as a trace file has it.
+
+    `time_ns` is exact, in the file's own origin; `at` is the time of a shape without a unit. A row has one of
+    them, or neither when the file gives lengths alone. Zero tokens mean that the trace has none for the row.
+    """
+
+    line: int
+    time_ns: int | Fraction | None = None
+    at: Fraction | None = None
+    prompt_tokens: int
+    output_tokens: int
+    id: str | None = None
+    class_: str | None = None
+    session: str | None = None
+    turn: int | None = None
+    prompt: str | None = None
+    prefix: str | None = None
+
+
+def located(source: str, line: int, problem: object) -> InputError:
+    """The one line a user is told about a line of a file."""
+    return InputError(f"{source}: line {line}: {problem}")
+
+
+def parsed(
+    records: Iterable[tuple[int, T]], parse: Callable[[int, T], TraceRow], source: str
+) -> Iterator[TraceRow]:
+    """The rows of records; a ValueError of `parse` becomes an InputError with file and line."""
+    for line, record in records:
+        try:
+            row = parse(line, record)
+        except ValueError as error:
+            raise located(source, line, error) from None
+        yield row
+
+
+def first_line(head: bytes) -> str:
+    """The first line that is not blank, without byte order mark, or as much of it as the head holds."""
+    return head.removeprefix(BOM).lstrip().partition(b"\n")[0].rstrip().decode(errors="replace")
+
+
+def columns(line: str) -> list[str]:
+    """The column names of a CSV header; none if it cannot be one."""
+    try:
+        return [name.strip() for name in next(csv.reader([line]), [])]
+    except csv.Error:
+        return []
+
+
+def csv_records(
+    file: BufferedReader, source: str, *, needed: Collection[str], known: Collection[str] | None = None
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """(first line, cells by column) of each record below the header; blank lines are passed over.
+
+    InputError if the header lacks a `needed` column or, where `known` is given, has another one.
+    """
+    records = _csv_cells(file, source)
+    line, header = next(records, (1, []))
+    names = [name.strip() for name in header]
+    try:
+        _check_header(names, needed, known)
+    except ValueError as error:
+        raise located(source, line, error) from None
+    for line, cells in records:
+        if len(cells) != len(names):
+            raise located(source, line, f"{len(cells)} columns, but the header has {len(names)}")
+        yield line, dict(zip(names, cells, strict=True))
+
+
+def _check_header(names: list[str], needed: Collection[str], known: Collection[str] | None) -> None:
+    missing = [name for name in needed if name not in names]
+    if missing:
+        raise ValueError(f"no column {missing[0]}")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"column {shown(twice[0])} is there twice")
+    if known is not None:
+        check_known(names, known)
+
+
+def check_known(names: Iterable[str], known: Collection[str]) -> None:
+    """ValueError if a name is not among the known ones."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown column {shown(name)}, known are {', '.join(known)}")
+
+
+def _csv_cells(file: BufferedReader, source: str) -> Iterator[tuple[int, list[str]]]:
+    # A prompt can be longer than the csv module's limit of 128 KiB, which exists once per process.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
+    reader = csv.reader(_text_lines(file, source), strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise located(source, line, f"not CSV: {error}") from None
+        if cells is None:
+            return
+        if len(cells) > 1 or any(cell.strip() for cell in cells):
+            yield line, cells
+
+
+def json_records(file: BufferedReader, source: str, kind: type[T]) -> Iterator[tuple[int, T]]:
+    """(line, object) of each line of JSONL. Numbers with a fraction stay text, so that no digit is lost."""
+    decoder = msgspec.json.Decoder(kind, float_hook=str)
+    for line, text in enumerate(_text_lines(file, source), 1):
+        if text.isspace():
+            continue
+        try:
+            record = decoder.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise located(source, line, f"not a JSON object that can be read: {error}") from None
+        yield line, record
+
+
+def _text_lines(file: BufferedReader, source: str) -> Iterator[str]:
+    """Lines with their ends, as the csv module wants them; bounded, so that a binary file is not slurped."""
+    line = 0
+    try:
+        while data := file.readline(MAX_LINE_BYTES + 1):
+            line += 1
+            if len(data) > MAX_LINE_BYTES:
+                raise located(source, line, f"longer than {MAX_LINE_BYTES:,} bytes")
+            yield (data.removeprefix(BOM) if line == 1 else data).decode()
+    except UnicodeDecodeError as error:
+        raise located(source, line, f"not UTF-8 text (byte {error.start + 1})") from None
+
+
+def whole(value: Any, field: str, *, least: int) -> int:
+    """A count, from an integer or digits. ValueError if it is below `least` or over a thousand million."""
+    number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value.strip()) else value
+    if type(number) is not int or not least <= number <= MOST_TOKENS:  # a bool is no count
+        raise ValueError(f"{field} is {shown(value)}, not a whole number from {least} to {MOST_TOKENS:,}")
+    return number
+
+
+def decimal(value: Any, field: str) -> Fraction:
+    """A number of 0 or more, exactly as written. ValueError if it is none, or larger than a time can be."""
+    text = str(value) if type(value) is int else value
+    if isinstance(text, str) and _DECIMAL.fullmatch(text.strip()):
+        number = Fraction(text)
+        if number <= MOST:
+            return number
+    raise ValueError(f"{field} is {shown(value)}, not a number from 0 to {MOST:.0e}")
+
+
+def nanoseconds(seconds: Fraction) -> int | Fraction:
+    """Exact nanoseconds: an int unless the time has digits below them."""
+    ns = seconds * NS_PER_S
+    return ns.numerator if ns.denominator == 1 else ns
+
+
+def label(value: Any, field: str) -> str:
+    """A short printable text, such as an id. ValueError if it is anything else."""
+    text = str(value).strip() if type(value) in (str, int) else ""
+    if not text.isprintable() or not 1 <= len(text) <= MOST_LABEL_CHARS:
+        raise ValueError(
+            f"{field} is {shown(value)}, not a text of 1 to {MOST_LABEL_CHARS} printable characters"
+        )
+    return text
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: on one line, and short."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"

@@ -1,0 +1,94 @@
+"""Our own format: CSV with a header, or JSONL; it can say everything a planned request has.
+
+`prompt_tokens, output_tokens`, and for the time `arrival_s` (seconds), `at` (a shape without a unit) or
+neither; optionally `id, class, session, turn, prompt, prefix`. Anything else is refused: a column with a
+typing mistake would otherwise be lost without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from io import BufferedReader
+from typing import Any, TypeVar
+
+from ledgers.formats import fields
+from ledgers.formats.fields import TraceRow
+from ledgers.vocabulary import count_tokens
+
+name = "native"
+TIMES = ("arrival_s", "at")
+LENGTHS = ("prompt_tokens", "output_tokens")
+FIELDS = (*TIMES, *LENGTHS, "id", "class", "session", "turn", "prompt", "prefix")
+T = TypeVar("T")
+
+
+def detects(head: bytes) -> bool:
+    line = fields.first_line(head)
+    if line.startswith("{"):
+        return any(f'"{field}"' in line for field in LENGTHS)
+    return not set(LENGTHS).isdisjoint(fields.columns(line))
+
+
+def read(file: BufferedReader, source: str) -> Iterator[TraceRow]:
+    return fields.parsed(_records(file, source), _row, source)
+
+
+def _records(file: BufferedReader, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    if fields.first_line(file.peek()).startswith("{"):
+        return fields.json_records(file, source, dict[str, Any])
+    return fields.csv_records(file, source, needed=("output_tokens",), known=FIELDS)
+
+
+def _row(line: int, record: dict[str, Any]) -> TraceRow:
+    fields.check_known(record, FIELDS)
+    given = {field: value for field, value in record.items() if not _blank(value)}
+    if "arrival_s" in given and "at" in given:
+        raise ValueError("arrival_s and at are both given, but a row has one time")
+    return TraceRow(
+        line=line,
+        time_ns=_optional(given, "arrival_s", _seconds),
+        at=_optional(given, "at", fields.decimal),
+        prompt_tokens=_prompt_tokens(given),
+        output_tokens=_tokens(given, "output_tokens"),
+        id=_optional(given, "id", fields.label),
+        class_=_optional(given, "class", fields.label),
+        session=_optional(given, "session", fields.label),
+        turn=_optional(given, "turn", lambda value, field: fields.whole(value, field, least=0)),
+        prompt=given.get("prompt"),
+        prefix=_optional(given, "prefix", fields.label),
+    )
+
+
+def _optional(given: dict[str, Any], field: str, convert: Callable[[Any, str], T]) -> T | None:
+    return convert(given[field], field) if field in given else None
+
+
+def _seconds(value: Any, field: str) -> int | Fraction:
+    return fields.nanoseconds(fields.decimal(value, field))
+
+
+def _blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _tokens(given: dict[str, Any], field: str) -> int:
+    if field not in given:
+        raise ValueError(f"{field} is missing")
+    return fields.whole(given[field], field, least=1)
+
+
+def _prompt_tokens(given: dict[str, Any]) -> int:
+    """The length of the prompt, which its text says too: a number beside the text must say the same."""
+    if "prompt" not in given:
+        return _tokens(given, "prompt_tokens")
+    counted = _count_prompt(given["prompt"])
+    if "prompt_tokens" in given and _tokens(given, "prompt_tokens") != counted:
+        raise ValueError(f"prompt_tokens is {given['prompt_tokens']}, but the prompt given has {counted}")
+    return counted
+
+
+def _count_prompt(prompt: Any) -> int:
+    if not isinstance(prompt, str):
+        raise ValueError(f"prompt is {fields.shown(prompt)}, not a text")
+    return count_tokens(prompt)

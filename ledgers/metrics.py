@@ -1,0 +1,241 @@
+"""What is measured, and how it is defined: one set of definitions for simulated, served and measured rows.
+
+Pure. A request's own figures are functions of its row; what is said about many is computed from columns of
+integers (`Observations`), so that a long run needs 8 bytes per request and metric. Owns no file and no
+layout: `ledgers.summary` puts these figures together.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Literal
+
+from ledgers.concurrency import InFlight
+from ledgers.distributions import Survival, kaplan_meier
+from ledgers.rows import FAILURES, OUTCOMES, Outcome, RequestRow
+from ledgers.settings import Slo
+from ledgers.units import to_ns
+
+Bounds = tuple[int | None, int | None, int | None]
+Tail = float | Literal["drain"]
+NEVER = 2**63 - 1  # the end of a request that is not known to have ended
+_MISSING = -(2**63)  # None in a column of integers
+NEVER_IN_FLIGHT: frozenset[Outcome] = frozenset({"rejected", "not_sent"})
+
+
+# One request
+
+
+def origin_ns(row: RequestRow) -> int | None:
+    """Where TTFT and E2E count from: the intended arrival, or where a server cannot know it, the receipt."""
+    return row.received_ns if row.arrival_ns is None else row.arrival_ns
+
+
+def completion_ns(row: RequestRow) -> int | None:
+    """The last token c of a completed request; its end where the answer was not streamed."""
+    if row.outcome != "completed":
+        return None
+    return row.end_ns if row.last_token_ns is None else row.last_token_ns
+
+
+def leave_ns(row: RequestRow) -> int | None:
+    """When the request was over, however it ended; None if that is not known."""
+    return row.end_ns if (c := completion_ns(row)) is None else c
+
+
+def send_lag_ns(row: RequestRow) -> int | None:
+    """Sent − intended arrival: the generator's own fault."""
+    return _difference(row.sent_ns, row.arrival_ns)
+
+
+def queue_delay_ns(row: RequestRow) -> int | None:
+    """Prefill start − arrival (simulated) or receipt (served); a client cannot see it."""
+    return _difference(row.prefill_start_ns, origin_ns(row))
+
+
+def ttft_ns(row: RequestRow) -> int | None:
+    """First token − intended arrival, so that a late generator cannot flatter the server."""
+    return _difference(row.first_token_ns, origin_ns(row))
+
+
+def ttft_from_send_ns(row: RequestRow) -> int | None:
+    """First token − sent: what tools that do not correct for coordinated omission call TTFT."""
+    return _difference(row.first_token_ns, row.sent_ns)
+
+
+def e2e_ns(row: RequestRow) -> int | None:
+    """Last token − intended arrival, of a completed request; equals TTFT + (n − 1)·TPOT."""
+    return _difference(completion_ns(row), origin_ns(row))
+
+
+def decode_ns(row: RequestRow) -> int | None:
+    """First to last token, (n − 1)·TPOT; None where the answer was not streamed."""
+    return _difference(row.last_token_ns, row.first_token_ns)
+
+
+def tpot_ns(row: RequestRow) -> Fraction | None:
+    """(c − f)/(n − 1), exactly. None for n ≤ 1: one token has no time per further token."""
+    decode = decode_ns(row)
+    if decode is None or row.tokens is None or row.tokens < 2:
+        return None
+    return Fraction(decode, row.tokens - 1)
+
+
+def meets(row: RequestRow, bounds: Bounds) -> bool:
+    """Whether a completed request meets every bound (ns, on TTFT, TPOT and E2E), compared in integers.
+
+    TPOT counts as 0 for n ≤ 1. What is not known is not met: an answer that was not streamed has no TTFT.
+    """
+    ttft, tpot, e2e = bounds
+    if row.outcome != "completed":
+        return False
+    if tpot is not None and not _meets_tpot(row, tpot):
+        return False
+    return _within(ttft_ns(row), ttft) and _within(e2e_ns(row), e2e)
+
+
+def _meets_tpot(row: RequestRow, bound: int) -> bool:
+    if row.tokens is None or row.tokens < 2:
+        return row.tokens is not None
+    return _within(decode_ns(row), bound * (row.tokens - 1))
+
+
+def _within(value: int | None, bound: int | None) -> bool:
+    return bound is None or (value is not None and value <= bound)
+
+
+def _difference(later: int | None, earlier: int | None) -> int | None:
+    return None if later is None or earlier is None else later - earlier
+
+
+# Many requests
+
+
+def window_ns(last_arrival_ns: int, last_end_ns: int, tail_s: Tail, cut_short: bool) -> int:
+    """T_obs: the last intended arrival + tail, or through the last end with `drain`.
+
+    A run that was cut short (killed or interrupted) is observed no further than the last thing it recorded.
+    """
+    last_seen = max(last_arrival_ns, last_end_ns)
+    if tail_s == "drain":
+        return last_seen
+    planned = last_arrival_ns + to_ns(tail_s)
+    return min(planned, last_seen) if cut_short else planned
+
+
+def classify(outcome: Outcome | None, left_ns: int | None, t_obs_ns: int) -> Outcome:
+    """The outcome as seen at T_obs: what ended later, or has not ended, is unfinished.
+
+    A rejected request was never in flight, and one that was not sent cannot end; they stay what they are. So
+    does a failure whose end is not known. Completed is only what is known to have completed in the window.
+    """
+    if outcome in NEVER_IN_FLIGHT:
+        return outcome
+    if left_ns is None:
+        return outcome if outcome in FAILURES or outcome == "cancelled" else "unfinished"
+    return outcome if outcome is not None and left_ns <= t_obs_ns else "unfinished"
+
+
+COLUMNS: dict[str, Callable[[RequestRow], int | None]] = {
+    "origin": origin_ns,
+    "leave": leave_ns,
+    "sent": lambda row: row.sent_ns,
+    "send_lag": send_lag_ns,
+    "queue_delay": queue_delay_ns,
+    "ttft": ttft_ns,
+    "ttft_from_send": ttft_from_send_ns,
+    "e2e": e2e_ns,
+    "decode": decode_ns,
+    "tokens": lambda row: row.tokens,
+    "events": lambda row: row.events,
+}
+
+
+class Observations:
+    """What the rows of a run say, as columns of integers; the rows themselves are not kept."""
+
+    def __init__(self, slo: Slo) -> None:
+        self._bounds = slo.bounds_ns()
+        self.slo_given = slo.given
+        self._columns = {name: array("q") for name in COLUMNS}
+        self._outcomes = array("b")
+        self._class_of = array("i")
+        self.met = array("b")
+        self.classes: dict[str, int] = {}
+        self.last_arrival_ns = 0
+        self.last_offered_ns = 0
+        self.last_end_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
+
+    def add(self, row: RequestRow) -> None:
+        for name, define in COLUMNS.items():
+            value = define(row)
+            self._columns[name].append(_MISSING if value is None else value)
+        self._outcomes.append(-1 if row.outcome is None else OUTCOMES.index(row.outcome))
+        code = -1 if row.class_ is None else self.classes.setdefault(row.class_, len(self.classes))
+        self._class_of.append(code)
+        self.met.append(meets(row, self._bounds))
+        self._extend_window(row)
+
+    def _extend_window(self, row: RequestRow) -> None:
+        arrival = origin_ns(row) or 0
+        self.last_arrival_ns = max(self.last_arrival_ns, arrival)
+        if row.outcome != "not_sent":
+            self.last_offered_ns = max(self.last_offered_ns, arrival)
+        self.last_end_ns = max(self.last_end_ns, row.end_ns or 0, row.last_token_ns or 0)
+
+    def window_ns(self, tail_s: Tail, cut_short: bool) -> int:
+        """T_obs; what a run that was cut short never sent does not count as offered."""
+        last = self.last_offered_ns if cut_short else self.last_arrival_ns
+        return window_ns(last, self.last_end_ns, tail_s, cut_short)
+
+    def statuses(self, t_obs_ns: int) -> list[Outcome]:
+        """The outcome of each request as seen at T_obs."""
+        leaves = self._columns["leave"]
+        named = ((None if code < 0 else OUTCOMES[code]) for code in self._outcomes)
+        return [classify(o, _unpacked(leave), t_obs_ns) for o, leave in zip(named, leaves, strict=True)]
+
+    def members(self, class_: str) -> list[int]:
+        code = self.classes[class_]
+        return [i for i, of in enumerate(self._class_of) if of == code]
+
+    def known(self, name: str, indices: Iterable[int]) -> list[int]:
+        """The values of a column at `indices`, without those that are not known."""
+        column = self._columns[name]
+        return [value for i in indices if (value := column[i]) != _MISSING]
+
+    def tpot(self, indices: Iterable[int]) -> list[float]:
+        """TPOT in ns of each streamed request with at least two tokens."""
+        decode, tokens = self._columns["decode"], self._columns["tokens"]
+        return [decode[i] / (tokens[i] - 1) for i in indices if decode[i] != _MISSING and tokens[i] >= 2]
+
+    def in_flight(self, statuses: list[Outcome]) -> InFlight:
+        origins, leaves = self._columns["origin"], self._columns["leave"]
+        here = [i for i, s in enumerate(statuses) if s not in NEVER_IN_FLIGHT and origins[i] != _MISSING]
+        ends = (NEVER if leaves[i] == _MISSING else leaves[i] for i in here)
+        return InFlight(array("q", (origins[i] for i in here)), array("q", ends))
+
+    def survival(self, name: str, statuses: list[Outcome], t_obs_ns: int) -> Survival | None:
+        """Kaplan–Meier of `e2e` or `ttft`, over every request that was in flight.
+
+        One still in flight at T_obs is censored there, one that failed or was cancelled when it left.
+        """
+        origins, leaves, values = (self._columns[c] for c in ("origin", "leave", name))
+        observed, censored = array("q"), array("q")
+        for i, status in enumerate(statuses):
+            if status in NEVER_IN_FLIGHT or origins[i] == _MISSING:
+                continue
+            if values[i] != _MISSING and origins[i] + values[i] <= t_obs_ns:
+                observed.append(values[i])
+            elif status != "completed":  # a completed answer that was not streamed says nothing about TTFT
+                left = t_obs_ns if leaves[i] == _MISSING else min(leaves[i], t_obs_ns)
+                censored.append(max(0, left - origins[i]))
+        return kaplan_meier(observed, censored)
+
+
+def _unpacked(value: int) -> int | None:
+    return None if value == _MISSING else value

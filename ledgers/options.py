@@ -1,0 +1,320 @@
+"""The flags that commands share, and what they mean together: which ledger, which scheduler, which window.
+
+A command takes its options as one mapping (`**options`) and hands it to `ledger_from`, `scheduler_from` and
+`window_from`. The toy ledger brings the settings of a preset; a flag that is given wins over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import click
+
+from ledgers.arrivals import PROCESSES, Rate
+from ledgers.errors import InputError
+from ledgers.formats import FORMATS
+from ledgers.formats.fields import shown
+from ledgers.ledger import Ledger
+from ledgers.load import TOY, load_ledger, make_ledger
+from ledgers.settings import (
+    HARDWARE,
+    PRESETS,
+    Preset,
+    SchedulerSettings,
+    WindowSettings,
+    load_hardware,
+    parse_slo,
+)
+from ledgers.units import exact, to_ns
+
+Options = Mapping[str, Any]
+Command = TypeVar("Command", bound=Callable[..., Any])
+DEFAULT_PRESET = "head-of-line"
+SLO_NAMES = ("ttft", "tpot", "e2e", "e2el")
+MOST = 10**9
+"""The largest number that an option takes: a thousand million req/s, or 31 years."""
+
+
+def number(
+    *, word: str | None = None, zero: bool = False, most: int = MOST
+) -> Callable[[click.Context, click.Parameter, str | None], Fraction | str | None]:
+    """A click callback: a number kept exactly as written, or the one word that may stand in its place."""
+    bounds = f"from 0 to {most:,}" if zero else f"above 0 and at most {most:,}"
+    expected = f"a number {bounds}" + (f", or {word}" if word else "")
+
+    def convert(ctx: click.Context, param: click.Parameter, value: str | None) -> Fraction | str | None:
+        if value is None or value == word:
+            return value
+        try:
+            given = exact(value)
+        except ValueError:
+            given = Fraction(-1)
+        if not 0 <= given <= most or (given == 0 and not zero):
+            raise click.BadParameter(f"{shown(value)} is not {expected}", ctx, param)
+        return given
+
+    return convert
+
+
+class Words(click.Option):
+    """An option that takes the words behind its first one too: `--goodput ttft:200 tpot:50`."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        super().add_to_parser(parser, ctx)
+        option = parser._long_opt[self.opts[0]]
+        option.process = _with_following_bounds(option.process)
+
+
+def _with_following_bounds(process: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    def process_all(value: str, state: Any) -> None:
+        while state.rargs and state.rargs[0].partition(":")[0] in SLO_NAMES:
+            value += " " + state.rargs.pop(0)
+        process(value, state)
+
+    return process_all
+
+
+_LEDGER_OPTIONS = (
+    click.argument("ledger", required=False),
+    click.option(
+        "--trace-format",
+        type=click.Choice(list(FORMATS)),
+        help="Read LEDGER in this format (else: detected).",
+    ),
+    click.option(
+        "--request-rate",
+        "--rate",
+        metavar="RPS|inf",
+        callback=number(word="inf"),
+        help="Stretch the arrivals to this many requests per second; inf sends all at once.",
+    ),
+    click.option(
+        "--speed",
+        metavar="FACTOR",
+        callback=number(),
+        default="1",
+        help="Replay the trace's own times this many times as fast.",
+    ),
+    click.option(
+        "--num-prompts",
+        type=click.IntRange(min=1),
+        help="Take the first N requests in order of time, or make N.",
+    ),
+    click.option(
+        "--arrival",
+        type=click.Choice(list(PROCESSES)),
+        help="Draw the arrivals from this process at --request-rate, in place of the trace's times.",
+    ),
+    click.option(
+        "--burstiness",
+        metavar="FACTOR",
+        type=float,
+        default=1.0,
+        help="Shape of gamma arrivals: 1 is Poisson, below 1 burstier, above 1 more even.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is drawn."),
+    click.option(
+        "--random-input-len",
+        type=click.IntRange(min=1),
+        help="Make requests with prompts of this many tokens.",
+    ),
+    click.option(
+        "--random-output-len",
+        type=click.IntRange(min=1),
+        help="Make requests with outputs of this many tokens.",
+    ),
+    click.option(
+        "--random-range-ratio",
+        metavar="RATIO",
+        callback=number(zero=True, most=1),
+        help="Draw each length from [len * (1 - RATIO), len * (1 + RATIO)].",
+    ),
+    click.option(
+        "--preset",
+        type=click.Choice(list(PRESETS)),
+        help=f"Setting of the toy ledger: rate, batching, SLO and window.  [toy: {DEFAULT_PRESET}]",
+    ),
+)
+
+_WINDOW_OPTIONS = (
+    click.option(
+        "--goodput",
+        "--slo",
+        cls=Words,
+        multiple=True,
+        metavar="NAME:MS ...",
+        help="Bounds that a request must meet, as in: ttft:200 tpot:50 e2e:1500 (ms).",
+    ),
+    click.option(
+        "--tail",
+        metavar="SECONDS|drain",
+        callback=number(word="drain", zero=True),
+        help="End the window this long after the last arrival; drain waits for all.  [toy: 1.4, else drain]",
+    ),
+)
+
+
+def _all(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def ledger_options(command: Command) -> Command:
+    """Adds LEDGER and the flags that say how it is made or read, and when its requests arrive."""
+    return _all(_LEDGER_OPTIONS)(command)
+
+
+def window_options(command: Command) -> Command:
+    """Adds the flags of the SLO and of the observation window."""
+    return _all(_WINDOW_OPTIONS)(command)
+
+
+def scheduler_options(policies: Sequence[str]) -> Callable[[Command], Command]:
+    """Adds the flags of the tick scheduler and its hardware. `policies` are the names to choose from."""
+    return _all(
+        (
+            click.option(
+                "--policy",
+                type=click.Choice(list(policies)),
+                default="continuous",
+                show_default=True,
+                help="When a prefill batch may start.",
+            ),
+            click.option(
+                "--max-batch",
+                type=click.IntRange(min=1),
+                help="Most requests in a prefill batch.  [default: 4]",
+            ),
+            click.option(
+                "--max-wait",
+                metavar="SECONDS",
+                callback=number(zero=True),
+                help="Wait at most this long for a batch to fill.  [default: 0.2]",
+            ),
+            click.option(
+                "--prefill-chunk",
+                type=click.IntRange(min=1),
+                default=8,
+                show_default=True,
+                help="Prompt tokens per request and tick under the chunked policy.",
+            ),
+            click.option(
+                "--hardware",
+                metavar="NAME|FILE",
+                default="toy",
+                show_default=True,
+                help=f"Modelled machine: {', '.join(HARDWARE)}, or a TOML file.",
+            ),
+            click.option(
+                "--tick",
+                metavar="SECONDS",
+                callback=number(),
+                help="Length of a tick, in place of the hardware's.",
+            ),
+        )
+    )
+
+
+def ledger_from(options: Options, default: str | None = None) -> Ledger:
+    """The planned ledger that the flags describe; `default` is the source if they name none."""
+    if _is_random(options):
+        return _random_ledger(options)
+    source = options["ledger"] or (TOY if options["preset"] else default)
+    if source is None:
+        raise InputError(
+            "no LEDGER: give toy, a file, or --num-prompts with --random-input-len and --random-output-len"
+        )
+    if options["random_range_ratio"] is not None:
+        raise InputError("--random-range-ratio: needs --random-input-len and --random-output-len")
+    ledger = load_ledger(
+        source,
+        trace_format=options["trace_format"],
+        request_rate=request_rate(options),
+        speed=options["speed"],
+        num_prompts=options["num_prompts"],
+        arrival=options["arrival"],
+        burstiness=options["burstiness"],
+        seed=options["seed"],
+    )
+    if source == TOY and not options["preset"] and options["request_rate"] is None:
+        ledger.notes.insert(0, f"neither --preset nor --request-rate given: preset {DEFAULT_PRESET}")
+    return ledger
+
+
+def request_rate(options: Options) -> Rate | None:
+    """The request rate in effect: as given, or as the preset has it; made requests come all at once."""
+    given: Rate | None = options["request_rate"]
+    preset = _preset(options)
+    if given is None and preset:
+        return exact(preset.request_rate)
+    return "inf" if given is None and _is_random(options) else given
+
+
+def scheduler_from(options: Options) -> SchedulerSettings:
+    """The scheduler that the flags describe. InputError if the hardware cannot be read."""
+    usual = _preset(options) or PRESETS[DEFAULT_PRESET]  # presets differ in their rates; batching is one
+    wait_s, tick_s = options["max_wait"], options["tick"]
+    return SchedulerSettings(
+        policy=options["policy"],
+        max_batch=options["max_batch"] or usual.max_batch,
+        max_wait_ns=to_ns(usual.max_wait_s if wait_s is None else wait_s),
+        prefill_chunk=options["prefill_chunk"],
+        hardware=load_hardware(options["hardware"], None if tick_s is None else float(tick_s)),
+    )
+
+
+def window_from(options: Options) -> WindowSettings:
+    """The SLO and the window that the flags describe, or that the toy's preset has."""
+    preset = _preset(options)
+    tail = options["tail"]
+    if tail is None:
+        tail = preset.tail_s if preset else "drain"
+    words = [word for given in options["goodput"] for word in given.split()]
+    return WindowSettings(
+        slo=parse_slo(words) if words or not preset else preset.slo,
+        tail_ns="drain" if tail == "drain" else to_ns(tail),
+    )
+
+
+def _preset(options: Options) -> Preset | None:
+    """What the toy ledger brings along; None for any other ledger, and for a command that takes none."""
+    is_toy = not _is_random(options) and options.get("ledger", "") in (None, TOY)
+    name = options.get("preset")
+    if name and not is_toy:
+        raise InputError(f"--preset {name}: belongs to the toy ledger, not to another")
+    return PRESETS[name or DEFAULT_PRESET] if is_toy else None
+
+
+def _is_random(options: Options) -> bool:
+    return bool(options.get("random_input_len") or options.get("random_output_len"))
+
+
+def _random_ledger(options: Options) -> Ledger:
+    for name in ("num_prompts", "random_input_len", "random_output_len"):
+        if options[name] is None:
+            raise InputError(f"{_flag(name)}: is needed to make a ledger of random lengths")
+    for name, usual in (("ledger", None), ("trace_format", None), ("speed", 1)):
+        if options[name] != usual:
+            raise InputError(
+                f"{_flag(name)}: means nothing beside --random-input-len and --random-output-len"
+            )
+    return make_ledger(
+        options["num_prompts"],
+        options["random_input_len"],
+        options["random_output_len"],
+        range_ratio=options["random_range_ratio"] or Fraction(0),
+        request_rate=request_rate(options) or "inf",
+        arrival=options["arrival"],
+        burstiness=options["burstiness"],
+        seed=options["seed"],
+    )
+
+
+def _flag(name: str) -> str:
+    return "LEDGER" if name == "ledger" else "--" + name.replace("_", "-")

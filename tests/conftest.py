@@ -1,0 +1,77 @@
+"""What several tests need: a mock server as a process of its own, and commands run as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "tokentick"]
+
+
+class MockServer(NamedTuple):
+    """A running server."""
+
+    url: str
+    process: subprocess.Popen[str]
+    out: Path
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@contextmanager
+def serving(out: Path, *arguments: str) -> Iterator[MockServer]:
+    """`tokentick serve` on a free port, its run directory at `out`; killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", "--json", "--out", str(out), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        yield MockServer(json.loads(line)["url"], process, out)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def tokentick(*arguments: str, cwd: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """A command run to its end in `cwd`."""
+    environment = {**os.environ, "COLUMNS": "80"}
+    return subprocess.run(
+        [*COMMAND, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+
+
+def json_lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def refused(result: subprocess.CompletedProcess[str], code: int, *words: Sequence[str] | str) -> None:
+    """The command ended with `code` and one line on stderr that has all the words; stdout is empty."""
+    assert result.returncode == code, result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    for word in words:
+        assert word in lines[0]
+    assert result.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockServer]:
+    """A server with short ticks and toy hardware, shared by the tests of a module."""
+    with serving(tmp_path_factory.mktemp("server") / "served", "--tick", "0.01", "--policy", "chunked") as mock:
+        yield mock
