@@ -5,6 +5,7 @@ Pure: knows instants in ns, and nothing of rows.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -21,8 +22,8 @@ class InFlight:
 
     def __init__(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         self._intervals = (starts, ends)
-        self._arrivals = sorted(starts)
-        self._departures = sorted(ends)
+        self._arrivals = array("q", sorted(starts))
+        self._departures = array("q", sorted(ends))
 
     def at(self, time_ns: int) -> int:
         """How many were in flight at an instant; one that leaves then has left, one that arrives is here."""

@@ -163,7 +163,7 @@ class Observations:
         self._outcomes = array("b")
         self._class_of = array("i")
         self.met = array("b")
-        self.classes: dict[str, int] = {}
+        self._codes: dict[str, int] = {}
         self.last_arrival_ns = 0
         self.last_offered_ns = 0
         self.last_end_ns = 0
@@ -176,7 +176,7 @@ class Observations:
             value = define(row)
             self._columns[name].append(_MISSING if value is None else value)
         self._outcomes.append(-1 if row.outcome is None else OUTCOMES.index(row.outcome))
-        code = -1 if row.class_ is None else self.classes.setdefault(row.class_, len(self.classes))
+        code = -1 if row.class_ is None else self._codes.setdefault(row.class_, len(self._codes))
         self._class_of.append(code)
         self.met.append(meets(row, self._bounds))
         self._extend_window(row)
@@ -199,9 +199,13 @@ class Observations:
         named = ((None if code < 0 else OUTCOMES[code]) for code in self._outcomes)
         return [classify(o, _unpacked(leave), t_obs_ns) for o, leave in zip(named, leaves, strict=True)]
 
-    def members(self, class_: str) -> list[int]:
-        code = self.classes[class_]
-        return [i for i, of in enumerate(self._class_of) if of == code]
+    def classes(self) -> dict[str, array[int]]:
+        """The indices of the requests of each class, by its name; requests without a class are in none."""
+        members = {code: array("q") for code in self._codes.values()}
+        for i, code in enumerate(self._class_of):
+            if code >= 0:
+                members[code].append(i)
+        return {name: members[code] for name, code in sorted(self._codes.items())}
 
     def known(self, name: str, indices: Iterable[int]) -> list[int]:
         """The values of a column at `indices`, without those that are not known."""

@@ -158,6 +158,12 @@ class RunWriter:
         self.save_info()
         self._open("requests.jsonl")
 
+    def open_files(self, *names: str) -> None:
+        """Make these files now: a process that runs out of descriptors later can still write to them."""
+        for name in names:
+            if name not in self._files:
+                self._open(name)
+
     def add(self, row: RequestRow) -> None:
         self._append("requests.jsonl", encode(row))
 

@@ -189,10 +189,10 @@ def _kv_mb(found: TickFigures, hardware: Hardware) -> float:
 
 
 def _by_class(seen: Observations, statuses: list[Outcome], t_obs_ns: int) -> dict[str, Any]:
-    """Figures per class, by name; requests without a class are in none. ITL is not kept apart."""
+    """Figures per class; ITL is not kept apart."""
     figures = {}
-    for name in sorted(seen.classes):
-        figures[name] = _Group(seen, seen.members(name), statuses, t_obs_ns).figures(None)
+    for name, members in seen.classes().items():
+        figures[name] = _Group(seen, members, statuses, t_obs_ns).figures(None)
         del figures[name]["itl_ms"]
     return figures
 

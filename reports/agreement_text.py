@@ -148,7 +148,7 @@ PARTS = {
 
 def parts_table(results: Sequence[PolicyResult]) -> str:
     """Where the measured time to first token went: the median and the largest of each part."""
-    columns = ["TTFT taken apart, ms: p50 | max", *(result.policy for result in results)]
+    columns = ["TTFT ms, p50 | max", *(result.policy for result in results)]
     rows = [
         [label, *(_part_cell(result.agreement.parts, name) for result in results)]
         for name, label in PARTS.items()

@@ -1,0 +1,472 @@
+"""Summaries rebuilt from run directories: the golden aggregates, accounting, edge cases and killed runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgers.histograms import IntervalLog
+from ledgers.rows import OUTCOMES, RequestRow, TickRow, Ticks
+from ledgers.rundir import Kind, LedgerInfo, Run, RunConfig, RunInfo, RunWriter
+from ledgers.settings import Hardware, Slo
+from ledgers.summary import summarize, write_summary
+
+MS = 1_000_000
+S = 1_000_000_000
+TICK = 100 * MS
+GOLDEN = Path(__file__).parent / "data" / "golden"
+LENGTHS = {r["id"]: r for r in csv.DictReader((GOLDEN / "toy_ledger.csv").read_text().splitlines())}
+FIGURES = {"mean", "p50", "p90", "p95", "p99", "max", "n"}
+
+
+def write_run(
+    path: Path,
+    rows: Iterable[RequestRow],
+    config: RunConfig,
+    *,
+    kind: Kind = "simulated",
+    ticks: Iterable[TickRow] = (),
+    requests: int | None = None,
+    complete: bool = True,
+) -> Path:
+    info = RunInfo(kind=kind, config=config, ledger=LedgerInfo("test", requests=requests))
+    writer = RunWriter(path, info)
+    for row in rows:
+        writer.add(row)
+    for tick in ticks:
+        writer.add_tick(tick)
+    if complete:
+        writer.close(complete=True)
+    return path
+
+
+def golden_row(made: dict[str, Any]) -> RequestRow:
+    lengths = LENGTHS[made["id"]]
+    tokens = int(lengths["output_tokens"])
+    ticks = Ticks(None, *(made[f"{name}_tick"] for name in Ticks.__struct_fields__[1:5]))
+    return RequestRow(
+        id=made["id"],
+        class_=lengths["class"],
+        prompt_tokens=int(lengths["prompt_tokens"]),
+        output_tokens=tokens,
+        arrival_ns=made["arrival_ns"],
+        received_ns=made["arrival_ns"],
+        prefill_start_ns=made["prefill_start_tick"] * TICK,
+        prefill_end_ns=made["prefill_end_tick"] * TICK,
+        first_token_ns=made["first_token_tick"] * TICK,
+        last_token_ns=made["last_token_tick"] * TICK,
+        end_ns=made["last_token_tick"] * TICK,
+        tokens=tokens,
+        token_source="schedule",
+        events=tokens,
+        streamed=True,
+        outcome="completed",
+        finish_reason="length",
+        ticks=ticks,
+    )
+
+
+def golden_run(path: Path, golden: dict[str, Any], ticks: Iterable[dict[str, int]] | None = None) -> Path:
+    config = RunConfig(
+        policy=golden["policy"],
+        hardware=Hardware(**golden["hardware"]),
+        slo=Slo(e2e_ms=golden["slo"]["e2e_s"] * 1000),
+        tail_s=1.4,
+    )
+    rows = [golden_row(made) for made in golden["requests"]]
+    tick_rows = [TickRow(**tick) for tick in (golden["ticks"] if ticks is None else ticks)]
+    return write_run(path, rows, config, ticks=tick_rows)
+
+
+def load(name: str) -> dict[str, Any]:
+    golden: dict[str, Any] = json.loads((GOLDEN / name).read_text())
+    return golden
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("toy_*.json")))
+def test_golden_aggregates(name: str, tmp_path: Path) -> None:
+    golden = load(name)
+    summary, want = summarize(Run(golden_run(tmp_path / "run", golden))), golden["aggregates"]
+    for metric in ("queue_delay", "ttft", "tpot", "e2e"):
+        found = {p: summary[f"{metric}_ms"][p] / 1000 for p in want[metric]}
+        assert found == pytest.approx(want[metric], abs=6e-7), metric
+    renamed = {"token_throughput": "token_throughput_tps", "slo_pass": "slo_met"}
+    plain = {key: value for key, value in want.items() if not isinstance(value, dict)}
+    assert {key: summary[renamed.get(key, key)] for key in plain} == pytest.approx(plain, abs=6e-7)
+
+
+@pytest.mark.parametrize("name", ["toy_busy_chunked.json", "toy_overload_static.json"])
+def test_idle_ticks_may_be_missing(name: str, tmp_path: Path) -> None:
+    """A served run has no rows for idle ticks; its figures are those of the full table."""
+    golden = load(name)
+    busy = [t for t in golden["ticks"] if t["queue"] or t["prefill"] or t["ready"] or t["emitted"]]
+    full = summarize(Run(golden_run(tmp_path / "full", golden)))
+    assert summarize(Run(golden_run(tmp_path / "busy", golden, busy))) == full
+
+
+def test_utilization_of_the_toy_by_hand(tmp_path: Path) -> None:
+    """64 output and 127 prompt tokens; 26 ticks of 3 slots, 24 prompt tokens and 72 cached tokens."""
+    golden = load("toy_busy_continuous.json")
+    summary = summarize(Run(golden_run(tmp_path / "run", golden)))
+    output = sum(int(r["output_tokens"]) for r in LENGTHS.values())
+    prompt = sum(int(r["prompt_tokens"]) for r in LENGTHS.values())
+    assert summary["batch_utilization"] == summary["utilization"]["decode"] == pytest.approx(output / 78)
+    assert summary["utilization"]["prefill"] == pytest.approx(prompt / (26 * 24))
+    cached = sum(tick["kv_cached"] for tick in golden["ticks"])
+    assert summary["utilization"]["kv"] == pytest.approx(cached / (26 * 72))
+
+
+def test_prefill_in_a_decode_slot_advances_under_chunked(tmp_path: Path) -> None:
+    """Two slots: one request in prefill in ticks 0 and 1, emitting in 2 and 3: one sequence in each tick."""
+    ticks = Ticks(prefill_start=0, prefill_end=2, first_token=2, last_token=3)
+    row = RequestRow(
+        id="A", prompt_tokens=16, output_tokens=2, arrival_ns=0, outcome="completed", ticks=ticks
+    )
+    row.last_token_ns = row.end_ns = 3 * TICK
+    table = [
+        TickRow(tick=k, queue=0, prefill=int(k < 1), ready=1, emitted=int(k > 1), kv_reserved=18, kv_cached=8)
+        for k in range(4)
+    ]
+    config = RunConfig(policy="chunked", hardware=Hardware(decode_slots=2))
+    summary = summarize(Run(write_run(tmp_path / "run", [row], config, ticks=table)))
+    assert summary["batch_utilization"] == 0.5
+    assert summary["utilization"]["decode"] == 0.25
+
+
+def test_prefill_beyond_the_free_slots_does_not_advance(tmp_path: Path) -> None:
+    """Three in prefill beside one that emits, on three slots: three advance, never four."""
+    rows = [
+        RequestRow(id=name, prompt_tokens=8, output_tokens=1, arrival_ns=0, ticks=Ticks(prefill_start=0))
+        for name in "ABC"
+    ]
+    table = [TickRow(tick=0, queue=1, prefill=3, ready=1, emitted=1, kv_reserved=40, kv_cached=30)]
+    config = RunConfig(policy="chunked", hardware=Hardware())
+    summary = summarize(Run(write_run(tmp_path / "run", rows, config, ticks=table)))
+    assert summary["batch_utilization"] == 1.0
+    assert summary["head_of_line"]["ticks"] == 0
+
+
+def test_the_kv_peak_is_that_of_the_window(tmp_path: Path) -> None:
+    """Tick 2 fires at T_obs and counts; tick 3 is beyond it."""
+    row = RequestRow(id="A", prompt_tokens=8, output_tokens=1, arrival_ns=0, outcome="completed")
+    row.last_token_ns = row.end_ns = 3 * TICK
+    table = [
+        TickRow(tick=k, queue=0, prefill=0, ready=1, emitted=1, kv_reserved=60, kv_cached=10 * (k + 1))
+        for k in range(4)
+    ]
+    config = RunConfig(hardware=Hardware(kv_mb_per_token=0.3), tail_s=0.2)
+    summary = summarize(Run(write_run(tmp_path / "run", [row], config, ticks=table)))
+    assert (summary["kv_peak_tokens"], summary["kv_peak_mb"]) == (30, 9.0)
+
+
+def test_head_of_line_names_who_waited_at_the_head(tmp_path: Path) -> None:
+    """A is admitted in tick 0; B and C wait behind it for ticks 0 to 2 while a slot is idle."""
+    starts = {"A": (0, 0), "B": (3, 10), "C": (3, 20)}
+    rows = [
+        RequestRow(
+            id=name,
+            prompt_tokens=4,
+            output_tokens=4,
+            arrival_ns=arrival,
+            end_ns=S,
+            last_token_ns=S,
+            outcome="completed",
+            ticks=Ticks(prefill_start=start, prefill_end=start + 1),
+        )
+        for name, (start, arrival) in starts.items()
+    ]
+    table = [
+        TickRow(tick=k, queue=2 * (k < 3), prefill=0, ready=1, emitted=2, kv_reserved=0, kv_cached=0)
+        for k in range(6)
+    ]
+    summary = summarize(Run(write_run(tmp_path / "run", rows, RunConfig(hardware=Hardware()), ticks=table)))
+    assert summary["head_of_line"] == {"ticks": 3, "share": 0.5, "heads": {"B": 3}}
+
+
+# Measured rows
+
+
+def measured(name: str, arrival_ms: float, end_ms: float | None, **fields: Any) -> RequestRow:
+    """A request with 3 tokens, the first after 50 ms, sent when it should be."""
+    arrival = round(arrival_ms * MS)
+    end = None if end_ms is None else round(end_ms * MS)
+    known: dict[str, Any] = {
+        "id": name,
+        "prompt_tokens": 4,
+        "output_tokens": 3,
+        "arrival_ns": arrival,
+        "sent_ns": arrival,
+        "first_token_ns": arrival + 50 * MS,
+        "last_token_ns": end,
+        "end_ns": end,
+        "tokens": 3,
+        "events": 3,
+        "streamed": True,
+        "outcome": "completed",
+    }
+    return RequestRow(**known | fields)
+
+
+def failed(name: str, arrival_ms: float, end_ms: float, outcome: str = "http_error") -> RequestRow:
+    return measured(
+        name, arrival_ms, end_ms, outcome=outcome, first_token_ns=None, last_token_ns=None, tokens=0
+    )
+
+
+def summary_of(path: Path, rows: list[RequestRow], **config: Any) -> dict[str, Any]:
+    return summarize(Run(write_run(path / "run", rows, RunConfig(**config), kind="measured")))
+
+
+def test_the_fields_of_the_contract(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [measured("A", 0, 100)])
+    contract = (
+        "window_s scheduled completed failed rejected cancelled unfinished not_sent censored queue_delay_ms "
+        "send_lag_ms ttft_ms ttft_from_send_ms tpot_ms itl_ms e2e_ms kaplan_meier throughput_rps "
+        "token_throughput_tps goodput_rps attainment attainment_completed concurrency_mean concurrency_peak "
+        "kv_peak_tokens kv_peak_mb batch_utilization utilization littles_law by_class by_outcome client"
+    )
+    assert set(contract.split()) <= set(summary)
+    assert set(summary["e2e_ms"]) == FIGURES
+    assert set(summary["utilization"]) == {"prefill", "decode", "kv"}
+
+
+def test_goodput_counts_every_miss(tmp_path: Path) -> None:
+    """Six good, one late first token, two failed, one cancelled, in 2 s: 6/2 per s, 6 of 10, 6 of 7."""
+    rows = [measured(f"G{i}", i * 10, 500) for i in range(6)]
+    rows += [measured("late", 0, 900, first_token_ns=300 * MS)]
+    rows += [failed("F1", 0, 100), failed("F2", 0, 100, "timeout"), failed("C", 0, 100, "cancelled")]
+    summary = summary_of(tmp_path, rows, slo=Slo(ttft_ms=200), tail_s=1.95)
+    assert summary["window_s"] == 2.0
+    assert (summary["slo_met"], summary["goodput_rps"], summary["attainment"]) == (6, 3.0, 0.6)
+    assert summary["goodput_rps"] == pytest.approx(
+        summary["throughput_rps"] * summary["attainment_completed"]
+    )
+    assert (summary["failed"], summary["cancelled"], summary["censored"]) == (2, 1, True)
+    assert summary["by_outcome"] == {"completed": 7, "http_error": 1, "timeout": 1, "cancelled": 1}
+
+
+def test_failures_do_not_enter_latencies(tmp_path: Path) -> None:
+    """Ten good with a first token after 50 ms, ten that failed after 5 s."""
+    rows = [measured(f"G{i}", 0, 100) for i in range(10)] + [failed(f"F{i}", 0, 5_000) for i in range(10)]
+    summary = summary_of(tmp_path, rows)
+    assert (summary["ttft_ms"]["p50"], summary["ttft_ms"]["n"]) == (50.0, 10)
+    assert summary["token_throughput_tps"] == pytest.approx(30 / 5)
+    assert summary["failed"] == 10
+
+
+def test_nothing_completed_is_zero_throughput_and_no_latency(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [failed("F", 0, 1_000)], slo=Slo(e2e_ms=1))
+    assert (summary["throughput_rps"], summary["token_throughput_tps"], summary["goodput_rps"]) == (
+        0.0,
+        0.0,
+        0.0,
+    )
+    assert (summary["attainment"], summary["attainment_completed"]) == (0.0, None)
+    assert all(summary[f"{name}_ms"] is None for name in ("ttft", "tpot", "itl", "e2e", "queue_delay"))
+
+
+def test_without_an_slo_goodput_is_unknown_and_not_perfect(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [measured("A", 0, 100)])
+    assert [summary[name] for name in ("goodput_rps", "slo_met", "attainment", "attainment_completed")] == [
+        None
+    ] * 4
+
+
+def test_an_empty_window_has_no_rates(tmp_path: Path) -> None:
+    """A single request, all of whose bytes came at once and at time 0."""
+    row = measured("A", 0, 0, first_token_ns=0)
+    summary = summary_of(tmp_path, [row], slo=Slo(e2e_ms=1))
+    assert summary["completed"] == 1
+    assert [summary[name] for name in ("throughput_rps", "token_throughput_tps", "goodput_rps")] == [None] * 3
+    assert (summary["concurrency_mean"], summary["littles_law"]) == (None, None)
+    assert summary["e2e_ms"]["max"] == 0.0
+
+
+def test_no_rows_at_all(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [])
+    assert (summary["scheduled"], summary["throughput_rps"], summary["attainment"]) == (0, None, None)
+    assert not summary["censored"]
+
+
+def test_a_rejected_request_censors_nothing_but_its_arrival_counts(tmp_path: Path) -> None:
+    rejected = RequestRow(
+        id="R", prompt_tokens=99, output_tokens=9, arrival_ns=S, end_ns=S, outcome="rejected"
+    )
+    path = write_run(tmp_path / "run", [measured("A", 0, 100), rejected], RunConfig(tail_s=1.4))
+    summary = summarize(Run(path))
+    assert (summary["window_s"], summary["rejected"], summary["unfinished"]) == (2.4, 1, 0)
+    assert not summary["censored"]
+    assert summary["concurrency_peak"] == 1
+    assert summary["kaplan_meier"]["e2e_ms"]["n"] == 1
+
+
+def test_late_completion_is_unfinished_and_censors(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [measured("A", 0, 100), measured("B", 0, 1_000.001)], tail_s=1.0)
+    assert (summary["completed"], summary["unfinished"], summary["censored"]) == (1, 1, True)
+    assert (summary["e2e_ms"]["p50"], summary["kaplan_meier"]["e2e_ms"]["p99"]) == (100.0, None)
+    assert summary["rests_on_largest"]["e2e_ms"] == ["p50", "p90", "p95", "p99"]
+
+
+def test_late_sends_are_in_ttft_and_beside_it(tmp_path: Path) -> None:
+    """Sent 40 ms late, first token 10 ms after: TTFT is 50 ms; 10 ms from send."""
+    summary = summary_of(tmp_path, [measured(f"R{i}", i, 100 + i, sent_ns=(40 + i) * MS) for i in range(5)])
+    assert summary["ttft_ms"]["p50"] == 50.0
+    assert summary["ttft_from_send_ms"]["p50"] == 10.0
+    assert summary["send_lag_ms"]["p50"] == 40.0
+    assert summary["client"]["client_limited"]
+    assert summary["client"]["reasons"] == ["5 of 5 requests were sent more than 10 ms late"]
+
+
+def test_one_hiccup_does_not_make_the_client_the_bottleneck(tmp_path: Path) -> None:
+    rows = [measured(f"R{i}", i * 100, i * 100 + 90) for i in range(11)]
+    rows[3].sent_ns = 330 * MS
+    client = summary_of(tmp_path, rows)["client"]
+    assert not client["client_limited"]
+    assert client["send_lag_ms"] == {"p50": 0.0, "p99": 30.0, "max": 30.0}
+    assert client["asked_rps"] == client["achieved_rps"] == pytest.approx(10)
+
+
+def test_client_health_comes_from_its_samples(tmp_path: Path) -> None:
+    info = RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo("test"))
+    writer = RunWriter(tmp_path / "run", info)
+    writer.add(measured("A", 0, 100))
+    for cpu, clumped in ((0.95, 1), (0.97, 3)):
+        writer.add_health(
+            {
+                "t_ns": 1,
+                "loop_lag_max_ns": 2 * MS,
+                "cpu_share": cpu,
+                "reads": 10,
+                "reads_with_several_events": clumped,
+            }
+        )
+    writer.close(complete=True)
+    client = summarize(Run(tmp_path / "run"))["client"]
+    assert client["reads_with_several_events_share"] == 0.2
+    assert client["cpu_share_mean"] == pytest.approx(0.96)
+    assert client["loop_lag_max_ms"]["max"] == 2.0
+    assert client["client_limited"]
+
+
+def test_itl_is_weighted_by_gaps_and_tpot_by_requests(tmp_path: Path) -> None:
+    """A: 2 tokens 100 ms apart; B: 101 tokens 10 ms apart. Mean gap 1100/101, mean TPOT 55."""
+    slow, fast = [0, 100 * MS], [i * 10 * MS for i in range(101)]
+    rows = [
+        measured(
+            name,
+            0,
+            stamps[-1] / MS,
+            first_token_ns=0,
+            token_ns=stamps,
+            tokens=len(stamps),
+            events=len(stamps),
+        )
+        for name, stamps in (("A", slow), ("B", fast))
+    ]
+    summary = summary_of(tmp_path, rows)
+    assert summary["itl_ms"]["mean"] == pytest.approx(1100 / 101)
+    assert summary["itl_ms"]["n"] == 101
+    assert summary["tpot_ms"]["mean"] == pytest.approx(55)
+
+
+def test_tokens_per_event_stands_beside(tmp_path: Path) -> None:
+    assert summary_of(tmp_path, [measured("A", 0, 100, tokens=10, events=4)])["tokens_per_event"] == 2.5
+
+
+def test_a_single_token_is_not_in_tpot(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [measured("A", 0, 100), measured("B", 0, 50, tokens=1, events=1)])
+    assert (summary["tpot_ms"]["n"], summary["tpot_ms"]["max"]) == (1, 25.0)
+
+
+def test_unknown_token_counts_make_the_token_throughput_unknown(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [measured("A", 0, 100), measured("B", 0, 100, tokens=None)])
+    assert (summary["token_throughput_tps"], summary["throughput_rps"]) == (None, 20.0)
+
+
+def test_itl_comes_from_the_histograms_of_the_run(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", [measured("A", 0, 100)], RunConfig(), kind="measured")
+    log = IntervalLog()
+    log["itl"].record_all([10 * MS, 20 * MS, 90 * MS])
+    (path / "histograms.hlog").write_bytes(log.lines(0, S))
+    itl = summarize(Run(path))["itl_ms"]
+    assert (itl["mean"], itl["max"], itl["n"]) == (40.0, 90.0, 3)
+    assert itl["p50"] == pytest.approx(20.0, rel=1e-3)
+
+
+def test_classes_add_up_to_the_whole(tmp_path: Path) -> None:
+    rows = [measured(f"R{i}", i, 100 + 10 * i, class_=("short", "long")[i % 2]) for i in range(9)]
+    summary = summary_of(tmp_path, rows, slo=Slo(e2e_ms=130))
+    classes = summary["by_class"]
+    assert list(classes) == ["long", "short"]
+    for name in ("scheduled", "completed", "slo_met", "goodput_rps", "throughput_rps"):
+        assert sum(c[name] for c in classes.values()) == pytest.approx(summary[name])
+    assert classes["long"]["e2e_ms"]["max"] == max(100 + 9 * i for i in (1, 3, 5, 7))
+
+
+# Files
+
+
+def test_a_summary_is_rebuilt_with_the_same_bytes(tmp_path: Path) -> None:
+    path = golden_run(tmp_path / "run", load("toy_head_of_line_chunked.json"))
+    returned = write_summary(path)
+    first = (path / "summary.json").read_bytes()
+    write_summary(path)
+    assert (path / "summary.json").read_bytes() == first
+    assert msgspec.json.decode(first) == returned
+    assert {p.name for p in path.iterdir()} == {"run.json", "requests.jsonl", "ticks.jsonl", "summary.json"}
+
+
+def test_a_killed_run_has_a_summary(tmp_path: Path) -> None:
+    """Four planned, two rows whole, one torn: two completed, the others unfinished, and it is censored."""
+    rows = [measured("A", 0, 100), measured("B", 50, 200)]
+    path = write_run(
+        tmp_path / "run", rows, RunConfig(tail_s=10), kind="measured", requests=4, complete=False
+    )
+    with (path / "requests.jsonl").open("ab") as file:
+        file.write(b'{"id":"C","prompt_tok')
+    summary = write_summary(path)
+    assert (summary["complete"], summary["scheduled"], summary["completed"]) == (False, 4, 2)
+    assert (summary["unfinished"], summary["without_row"], summary["censored"]) == (2, 2, True)
+    assert summary["window_s"] == 0.2
+    assert sum(summary["by_outcome"].values()) == 4
+
+
+outcomes_and_times = st.lists(
+    st.tuples(
+        st.sampled_from(OUTCOMES), st.integers(0, 2_000), st.integers(0, 2_000), st.sampled_from(["a", "b"])
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(outcomes_and_times, st.sampled_from([0, 0.5, 2.0, "drain"]), st.integers(1, 1500))
+def test_identities_hold_for_any_rows(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, int, int, str]], tail: Any, bound_ms: int
+) -> None:
+    """Accounting adds up; goodput is throughput times attainment; Little's law is exact if all completed."""
+    rows = [
+        measured(f"R{i}", arrival, arrival + stay, outcome=outcome, class_=name)
+        for i, (outcome, arrival, stay, name) in enumerate(made)
+    ]
+    path = tmp_path_factory.mktemp("identities")
+    summary = summary_of(path, rows, tail_s=tail, slo=Slo(e2e_ms=bound_ms, ttft_ms=50))
+    for group in (summary, *summary["by_class"].values()):
+        parts = ("completed", "failed", "rejected", "cancelled", "unfinished", "not_sent")
+        assert group["scheduled"] == sum(group[part] for part in parts)
+        if group["goodput_rps"] is not None and group["completed"]:
+            assert group["goodput_rps"] == pytest.approx(
+                group["throughput_rps"] * group["attainment_completed"]
+            )
+    assert summary["scheduled"] == len(rows) == sum(summary["by_outcome"].values())
+    law, in_flight = summary["littles_law"], summary["scheduled"] - summary["rejected"] - summary["not_sent"]
+    if law and in_flight and summary["completed"] == in_flight:
+        assert law["concurrency_mean"] == pytest.approx(law["product"])
