@@ -137,6 +137,18 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def make_empty(path: Path) -> Path:
+    """Make a directory for results. InputError if it cannot be made, or holds anything: nothing is mixed."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        occupied = any(path.iterdir())
+    except OSError as error:
+        raise InputError(f"--out {path}: {error.strerror}") from None
+    if occupied:
+        raise InputError(f"--out {path}: exists and is not empty")
+    return path
+
+
 class RunWriter:
     """Writes a run directory. Files a kind of run does not need are not made."""
 
@@ -148,13 +160,7 @@ class RunWriter:
         info.started_at = info.started_at or utc_now()
         info.host = info.host or host_facts()
         self._files: dict[str, int] = {}
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            occupied = any(path.iterdir())
-        except OSError as error:
-            raise InputError(f"--out {path}: {error.strerror}") from None
-        if occupied:
-            raise InputError(f"--out {path}: exists and is not empty")
+        make_empty(path)
         self.save_info()
         self._open("requests.jsonl")
 

@@ -8,6 +8,7 @@ most tokenizers of real models make one token of each.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections import Counter
 from random import Random
 
 WORDS = tuple(
@@ -79,11 +80,9 @@ def text_pieces(token_count: int, seed: int, index: int | str, piece_tokens: int
 
 def count_tokens(text: str) -> int:
     """A word of the vocabulary is one token; any other word is one per four bytes of UTF-8, rounded up."""
-    words = text.split()
-    unknown = set(words) - _KNOWN
-    if not unknown:
-        return len(words)
-    return sum(_word_tokens(word) if word in unknown else 1 for word in words)
+    counts = Counter(text.split())
+    unknown = ((word, count) for word, count in counts.items() if word not in _KNOWN)
+    return counts.total() + sum(count * (_word_tokens(word) - 1) for word, count in unknown)
 
 
 def _word_tokens(word: str) -> int:

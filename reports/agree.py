@@ -15,7 +15,16 @@ import msgspec
 from ledgers.errors import InputError, TargetError
 from ledgers.ledger import Ledger
 from ledgers.rows import RequestRow, encode
-from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter, settings_config, write_json
+from ledgers.rundir import (
+    LedgerInfo,
+    Run,
+    RunConfig,
+    RunInfo,
+    RunWriter,
+    make_empty,
+    settings_config,
+    write_json,
+)
 from ledgers.settings import SchedulerSettings, WindowSettings
 from ledgers.units import NS_PER_MS, NS_PER_S
 from mock_server.simulate import served_inputs
@@ -67,10 +76,8 @@ def overall(verdicts: list[Verdict]) -> Verdict:
 def _write_planned(replay: Replay) -> Path:
     """The ledger with its final arrivals, in the native format: what the load generator is given."""
     path = replay.out / f"{_stem(replay.ledger.name)}.jsonl"
+    make_empty(replay.out)
     try:
-        replay.out.mkdir(parents=True, exist_ok=True)
-        if any(replay.out.iterdir()):
-            raise InputError(f"--out {replay.out}: exists and is not empty")
         with path.open("wb") as file:
             file.writelines(encode(native_row(row)) + b"\n" for row in replay.ledger.rows)
     except OSError as error:

@@ -89,7 +89,7 @@ def judge(
         disagreements.append("client stamps and server writes are too far apart, or goodput differs")
     if not plan.agrees:
         disagreements.append("served ticks differ from the plan before any input moved")
-    stalls = []
+    stalls = [] if schedule.requests else ["nothing was served, so nothing is shown"]
     if late_ns > limit_ns:
         stalls.append(f"a tick ran {late_ns / 1e6:.0f} ms late (limit {limit_ns / 1e6:.0f} ms)")
     if lag_ns > limit_ns:

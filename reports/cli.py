@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ledgers.errors import InputError
 from ledgers.options import (
     ledger_from,
     ledger_options,
@@ -17,7 +17,7 @@ from ledgers.options import (
     window_options,
 )
 from ledgers.rows import encode
-from ledgers.rundir import Finished, Run, default_path, write_json
+from ledgers.rundir import Finished, Run, default_path, make_empty, write_json
 from ledgers.summary import summarize
 from ledgers.units import NS_PER_S, to_ns
 from mock_server.policies import POLICIES
@@ -56,20 +56,17 @@ def agree(**options: Any) -> int:
     """
     ledger = ledger_from(options, default="toy")
     window = window_from(options)
-    out: Path = options["out"] or default_path("agree", ledger.name)
-    if out.exists() and any(out.iterdir()):
-        raise InputError(f"--out {out}: exists and is not empty")
-    talk = _speaker(silent=options["quiet"] or options["as_json"])
-    for note in ledger.notes:
-        talk(f"note: {note}")
     policies = list(POLICIES) if options["policy"] == "all" else [options["policy"]]
+    settings = [scheduler_from({**options, "policy": policy}) for policy in policies]
+    out = make_empty(options["out"] or default_path("agree", ledger.name))
+    limit_ns = to_ns(options["stall_limit"])
+    tell = _teller(silent=options["quiet"] or options["as_json"])
+    for note in ledger.notes:
+        tell(f"note: {note}")
     results = []
-    for policy in policies:
-        talk(f"replaying {len(ledger.rows)} requests of {ledger.name} under {policy} ...")
-        settings = scheduler_from({**options, "policy": policy})
-        replay = Replay(
-            ledger, settings, window, out / policy, options["seed"], to_ns(options["stall_limit"])
-        )
+    for setting in settings:
+        tell(f"replaying {len(ledger.rows)} requests of {ledger.name} under {setting.policy} ...")
+        replay = Replay(ledger, setting, window, out / setting.policy, options["seed"], limit_ns)
         results.append(_result(replay))
     verdict = overall([result.agreement.verdict for result in results])
     answer = {"verdict": verdict, "policies": {result.policy: result.agreement for result in results}}
@@ -89,8 +86,9 @@ def _result(replay: Replay) -> PolicyResult:
     return PolicyResult(replay.settings.policy, agreement, *summaries)
 
 
-def _speaker(*, silent: bool) -> Any:
-    return (lambda _: None) if silent else click.echo
+def _teller(*, silent: bool) -> Callable[[str], None]:
+    """Says on stderr how far it is: stdout is for results."""
+    return lambda line: None if silent else click.echo(line, err=True)
 
 
 def _show(results: list[PolicyResult], out: Path, verdict: Verdict) -> None:

@@ -98,9 +98,19 @@ def latency_table(summary: dict[str, Any]) -> str:
         if found:
             cells = [_marked(summary, key, p, found) for p in PERCENTILES]
             rows.append([name, *cells, str(found["n"])])
+    if summary["censored"]:
+        rows += _estimates(summary["kaplan_meier"])
     marks = any("*" in cell for row in rows for cell in row)
     text = table(["ms", *PERCENTILES, "n"], rows)
     return f"{text}\n* rests on the largest sample" if marks else text
+
+
+def _estimates(found: dict[str, Any]) -> Iterator[list[str]]:
+    """Kaplan-Meier rows: what the percentiles are likely to be when all have ended, as far as they can be told."""
+    for key, estimate in found.items():
+        if estimate:
+            cells = [ms(estimate[name]) if name in estimate else DASH for name in PERCENTILES]
+            yield [f"{LATENCIES[key]}, estimate", *cells, str(estimate["n"])]
 
 
 def _marked(summary: dict[str, Any], key: str, name: str, found: dict[str, float]) -> str:
@@ -118,10 +128,25 @@ def rates(summary: dict[str, Any]) -> str:
         ("attainment", DASH if summary["attainment"] is None else f"{summary['attainment']:.1%}"),
         ("L mean", number(summary["concurrency_mean"])),
         ("L peak", number(summary["concurrency_peak"])),
-        ("KV peak", _with(summary["kv_peak_tokens"], "tokens")),
+        ("KV peak", _kv(summary)),
         ("batch utilization", number(summary["batch_utilization"])),
     ]
     return _wrapped([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
+
+
+def _kv(summary: dict[str, Any]) -> str:
+    tokens, mb = summary["kv_peak_tokens"], summary["kv_peak_mb"]
+    return DASH if tokens is None else f"{tokens} tokens ({mb:g} MB)"
+
+
+def littles_law(summary: dict[str, Any]) -> str:
+    """L against throughput times mean E2E, and why they need or need not be equal."""
+    law = summary["littles_law"]
+    if law is None:
+        return ""
+    applies = "applies" if law["applies"] else "does not apply"
+    head = f"Little's law {applies}: L {number(law['concurrency_mean'])}, X * W {number(law['product'])}"
+    return "\n".join([head, *(f"  {reason}" for reason in law["reasons"])])
 
 
 def _with(value: float | None, unit: str) -> str:
@@ -142,6 +167,7 @@ def _wrapped(parts: Iterable[str], joint: str) -> str:
 def run_text(info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] | None) -> str:
     """All that is said of one run: what it was, how it went, and each request if they are few."""
     blocks = [heading(info, summary), accounting(summary), latency_table(summary), rates(summary)]
+    blocks.append(littles_law(summary))
     client = summary.get("client")
     if client and client["client_limited"]:
         blocks.insert(1, "CLIENT-LIMITED: " + "; ".join(client["reasons"]))

@@ -89,7 +89,9 @@ def ttft_parts(measured: RequestRow, served: RequestRow, tick_ns: int) -> Parts 
 
 
 def _same_tokens(measured: RequestRow, served: RequestRow) -> bool:
-    return len(measured.token_ns or ()) == len(served.token_ns or ())
+    """A client that left early has not seen what was written after it."""
+    stamps, writes = len(measured.token_ns or ()), len(served.token_ns or ())
+    return stamps == writes if served.outcome == "completed" else stamps <= writes
 
 
 def _distances(pairs: list[Pair], define: Callable[[RequestRow], Figure]) -> Distribution | None:

@@ -1,0 +1,68 @@
+"""The rules of the house that keep the measurement honest."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MAY_IMPORT = {
+    "ledgers": {"ledgers"},
+    "mock_server": {"mock_server", "ledgers"},
+    "loadgen": {"loadgen", "ledgers"},
+    "reports": {"reports", "ledgers", "mock_server"},
+}
+OURS = {*MAY_IMPORT, "tokentick"}
+PURE = [
+    *(ROOT / "mock_server" / "policies").glob("*.py"),
+    *(ROOT / "mock_server" / name for name in ("scheduler.py", "simulate.py", "engine.py", "openai.py", "sse.py")),
+    *(ROOT / "loadgen" / name for name in ("sse.py", "http1.py", "recorder.py", "pacing.py")),
+    *(ROOT / "ledgers" / name for name in ("metrics.py", "distributions.py", "concurrency.py", "queueing.py")),
+    *(ROOT / "reports" / name for name in ("agreement.py", "schedule.py", "timing.py", "plan.py", "text.py")),
+]
+NOT_IN_PURE = {"asyncio", "socket", "time", "os", "random", "aiohttp", "subprocess", "threading"}
+
+
+def imports(path: Path) -> set[str]:
+    """The top-level names that a file imports, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_a_package_imports_only_what_it_stands_on(package: str) -> None:
+    """The measuring side and the measured side share nothing but the nouns."""
+    for path in (ROOT / package).rglob("*.py"):
+        assert imports(path) & OURS <= MAY_IMPORT[package], path
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_core_knows_no_clock_no_socket_and_no_loop(path: Path) -> None:
+    """Time and randomness come in as arguments."""
+    assert not imports(path) & NOT_IN_PURE
+
+
+def test_the_top_level_is_what_a_newcomer_can_read() -> None:
+    """No file or folder but the agreed ones, and dot files."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    top = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    allowed = "mock_server loadgen ledgers reports tests benchmarks docs pyproject.toml README.md CHANGELOG.md"
+    assert {name for name in top if not name.startswith(".")} <= {*allowed.split(), "tokentick.py", "Makefile"}
+
+
+def test_a_simulation_loads_no_server_and_no_load_generator() -> None:
+    """Commands start with what they need: no HTTP library for a simulation."""
+    code = "import mock_server.cli, sys; print(sorted({'aiohttp', 'uvloop', 'loadgen'} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
