@@ -8,7 +8,6 @@ is half a row: readers leave it out and say so.
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from ledgers.errors import InputError
+from ledgers.machine import host_facts
 from ledgers.rows import RequestRow, TickRow, decode_row, decode_tick, encode
 from ledgers.settings import Hardware, SchedulerSettings, Slo, WindowSettings
 from ledgers.units import NS_PER_S
@@ -91,16 +91,6 @@ def tool_version() -> str:
         return version("tokentick")
     except PackageNotFoundError:  # a checkout that was not installed
         return "0+unknown"
-
-
-def host_facts() -> dict[str, Any]:
-    """What of this machine can matter to a reader of the figures."""
-    return {
-        "system": f"{platform.system()} {platform.release()}",
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-        "python": platform.python_version(),
-    }
 
 
 def settings_config(

@@ -31,7 +31,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 HARDWARE: dict[str, Hardware] = {
     "toy": Hardware(),
-    # One mid-range accelerator with an 8 B model: 32 layers x 8 KV heads x 128 x 2 x 2 bytes = 0.125 MB/token.
+    # One mid-range accelerator, an 8 B model: 32 layers x 8 KV heads x 128 x 2 x 2 bytes per token.
     "medium": Hardware(0.02, 2_048, 64, 200_000, 0.125),
     # Several accelerators with a long-context model of 70 B: 80 layers x 8 x 128 x 2 x 2 bytes per token.
     "large": Hardware(0.02, 16_384, 256, 8_000_000, 0.3125),
@@ -110,7 +110,6 @@ def parse_slo(words: list[str]) -> Slo:
             raise InputError(f"--goodput {word}: expected ttft:MS, tpot:MS or e2e:MS with MS above 0")
         bounds[key] = bound
     return Slo(**bounds)
-
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,8 +7,8 @@ most tokenizers of real models make one token of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
 
 WORDS = tuple(

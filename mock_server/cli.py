@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ledgers.machine import loop_factory
 from ledgers.options import (
     ledger_from,
     ledger_options,
@@ -92,7 +93,7 @@ def serve(**options: Any) -> None:
         elif not options["quiet"]:
             click.echo(f"tokentick mock server: {url}/v1  (policy {settings.policy}, {_describe(settings)})")
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve_until_stopped(settings, _serve_options(options), writer, announce))
 
 
@@ -114,14 +115,6 @@ def _serve_options(options: dict[str, Any]) -> ServeOptions:
 def _describe(settings: SchedulerSettings) -> str:
     hardware = settings.hardware
     return f"{hardware.decode_slots} slots, ticks of {hardware.tick_s * 1000:g} ms"
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # no build for this system
-        return None
-    return uvloop.new_event_loop
 
 
 @click.command(epilog="Example: tokentick simulate toy --preset busy --policy chunked")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from ledgers.errors import InputError
+from ledgers.machine import make_room_for_connections
 from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
 from mock_server.api import Server
@@ -117,7 +117,7 @@ class Shutdown:
 
 
 async def _listen(runner: web.AppRunner, options: ServeOptions) -> web.TCPSite:
-    _raise_open_files()
+    make_room_for_connections()
     await runner.setup()
     site = web.TCPSite(runner, options.host, options.port, backlog=BACKLOG)
     try:
@@ -127,12 +127,6 @@ async def _listen(runner: web.AppRunner, options: ServeOptions) -> web.TCPSite:
         reason = error.strerror or str(error)
         raise InputError(f"cannot listen on {options.host}:{options.port}: {reason}") from None
     return site
-
-
-def _raise_open_files() -> None:
-    """A stream is an open file: take all that the system allows without asking."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _url(runner: web.AppRunner, host: str) -> str:

@@ -134,12 +134,18 @@ def _run_arguments(replay: Replay, planned: Path, url: str) -> list[str]:
         f"--base-url={url}",
         f"--seed={replay.seed}",
         f"--out={replay.out / 'measured'}",
-        f"--num-warmups={WARM_UPS}",
+        f"--num-warmups={WARM_UPS if _any_fits(replay) else 0}",
         "--reset-mock",
         "--record-tokens",
         "--no-cut",
         *_window_arguments(replay.window),
     ]
+
+
+def _any_fits(replay: Replay) -> bool:
+    """Whether the mock will take any request at all; a warm-up that it refuses would end the run."""
+    budget = replay.settings.hardware.kv_budget_tokens
+    return any(row.prompt_tokens + row.output_tokens <= budget for row in replay.ledger.rows)
 
 
 def _window_arguments(window: WindowSettings) -> list[str]:

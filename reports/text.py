@@ -106,7 +106,7 @@ def latency_table(summary: dict[str, Any]) -> str:
 
 
 def _estimates(found: dict[str, Any]) -> Iterator[list[str]]:
-    """Kaplan-Meier rows: what the percentiles are likely to be when all have ended, as far as they can be told."""
+    """Kaplan-Meier rows: what the percentiles are likely to be once all have ended."""
     for key, estimate in found.items():
         if estimate:
             cells = [ms(estimate[name]) if name in estimate else DASH for name in PERCENTILES]

@@ -73,5 +73,7 @@ def refused(result: subprocess.CompletedProcess[str], code: int, *words: Sequenc
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockServer]:
     """A server with short ticks and toy hardware, shared by the tests of a module."""
-    with serving(tmp_path_factory.mktemp("server") / "served", "--tick", "0.01", "--policy", "chunked") as mock:
+    with serving(
+        tmp_path_factory.mktemp("server") / "served", "--tick", "0.01", "--policy", "chunked"
+    ) as mock:
         yield mock

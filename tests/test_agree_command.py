@@ -101,7 +101,7 @@ def cmdline(pid: int) -> bytes:
 
 
 def test_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
-    """kill -9 of `agree` leaves no server behind."""
+    """Kill -9 of `agree` leaves no server behind."""
     process = subprocess.Popen([*COMMAND, *QUICK, "--quiet"], cwd=tmp_path)
     deadline = time.monotonic() + 30
     while not children(process.pid):

@@ -150,7 +150,7 @@ def test_a_stall_is_inconclusive_and_says_who_stalled(late: str) -> None:
 
 
 def test_a_moved_request_excuses_what_follows_but_nothing_before() -> None:
-    """C received in tick 4, not 2: A and B, done with prefill before, are equal; later differences are listed."""
+    """C received in tick 4, not 2: A and B, prefilled before, are equal; later differences are listed."""
     agreement = compare(inputs({"A": 0, "B": 30 * MS, "C": 350 * MS, "D": 420 * MS}))
     assert agreement.verdict == "agree"
     assert agreement.plan.moved == ["C"]
@@ -160,7 +160,7 @@ def test_a_moved_request_excuses_what_follows_but_nothing_before() -> None:
 
 
 def test_a_request_that_waits_for_its_batch_may_be_changed_by_a_later_one_that_moved() -> None:
-    """A alone waits for B: B a tick early forms the batch early. That follows from B, and is no disagreement."""
+    """A waits for B: B a tick early forms the batch early. That follows from B and is no disagreement."""
     plan = {"A": 0, "B": 120 * MS, "C": 150 * MS, "D": 420 * MS}
     run_as_planned = inputs(plan)._replace(planned=run(plan))
     early = inputs({**plan, "B": 90 * MS})._replace(planned=run(plan))

@@ -19,9 +19,15 @@ MAY_IMPORT = {
 OURS = {*MAY_IMPORT, "tokentick"}
 PURE = [
     *(ROOT / "mock_server" / "policies").glob("*.py"),
-    *(ROOT / "mock_server" / name for name in ("scheduler.py", "simulate.py", "engine.py", "openai.py", "sse.py")),
+    *(
+        ROOT / "mock_server" / name
+        for name in ("scheduler.py", "simulate.py", "engine.py", "openai.py", "sse.py")
+    ),
     *(ROOT / "loadgen" / name for name in ("sse.py", "http1.py", "recorder.py", "pacing.py")),
-    *(ROOT / "ledgers" / name for name in ("metrics.py", "distributions.py", "concurrency.py", "queueing.py")),
+    *(
+        ROOT / "ledgers" / name
+        for name in ("metrics.py", "distributions.py", "concurrency.py", "queueing.py")
+    ),
     *(ROOT / "reports" / name for name in ("agreement.py", "schedule.py", "timing.py", "plan.py", "text.py")),
 ]
 NOT_IN_PURE = {"asyncio", "socket", "time", "os", "random", "aiohttp", "subprocess", "threading"}
@@ -57,12 +63,20 @@ def test_the_top_level_is_what_a_newcomer_can_read() -> None:
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     top = {line.split("/")[0] for line in listed.stdout.splitlines()}
-    allowed = "mock_server loadgen ledgers reports tests benchmarks docs pyproject.toml README.md CHANGELOG.md"
-    assert {name for name in top if not name.startswith(".")} <= {*allowed.split(), "tokentick.py", "Makefile"}
+    allowed = (
+        "mock_server loadgen ledgers reports tests benchmarks docs pyproject.toml README.md CHANGELOG.md"
+    )
+    assert {name for name in top if not name.startswith(".")} <= {
+        *allowed.split(),
+        "tokentick.py",
+        "Makefile",
+    }
 
 
 def test_a_simulation_loads_no_server_and_no_load_generator() -> None:
     """Commands start with what they need: no HTTP library for a simulation."""
     code = "import mock_server.cli, sys; print(sorted({'aiohttp', 'uvloop', 'loadgen'} & set(sys.modules)))"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert loaded.stdout.strip() == "[]"

@@ -23,7 +23,11 @@ def test_a_chat_answer_has_the_tokens_asked_for(client: openai.OpenAI) -> None:
     """Usage counts the prompt's words and max_tokens; the end is by length."""
     answer = client.chat.completions.create(model="m", messages=MESSAGES, max_tokens=5)
     assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 5, 8)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (
+        3,
+        5,
+        8,
+    )
     assert answer.object == "chat.completion"
     assert answer.choices[0].finish_reason == "length"
     assert answer.choices[0].message.role == "assistant"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,10 +22,12 @@ import pytest
 from ledgers.rundir import Run
 from tests.conftest import MockServer, json_lines, refused, serving, tokentick
 
-HARDWARE = 'prefill_tokens_per_tick = 50\nkv_budget_tokens = 100000\ndecode_slots = 1\ntick_s = 0.02\n'
+HARDWARE = "prefill_tokens_per_tick = 50\nkv_budget_tokens = 100000\ndecode_slots = 1\ntick_s = 0.02\n"
 
 
-def ask(server: MockServer, method: str, path: str, body: bytes | None = None) -> tuple[int, Any, dict[str, str]]:
+def ask(
+    server: MockServer, method: str, path: str, body: bytes | None = None
+) -> tuple[int, Any, dict[str, str]]:
     """Status, body (JSON if it is) and headers of one request."""
     request = urllib.request.Request(server.url + path, data=body, method=method)
     try:
@@ -93,7 +99,9 @@ def test_a_body_over_the_limit_is_refused(server: MockServer) -> None:
     """413 before the body is read whole, and the server goes on."""
     where = urlsplit(server.url)
     with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: mock\r\nContent-Length: 999999999\r\n\r\n")
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: mock\r\nContent-Length: 999999999\r\n\r\n"
+        )
         try:
             for _ in range(80):
                 connection.sendall(b" " * 2**20)
@@ -157,14 +165,18 @@ def test_a_reader_that_stops_does_not_stop_the_others(tmp_path: Path) -> None:
     """A client that never reads is cut off at a bound; the stream beside it keeps its ticks."""
     hardware = tmp_path / "fast.toml"
     hardware.write_text("tick_s = 0.001\nkv_budget_tokens = 1000000\nprefill_tokens_per_tick = 100\n")
-    with serving(tmp_path / "served", "--policy", "continuous", "--max-wait", "0", "--hardware", str(hardware)) as server:
+    with serving(
+        tmp_path / "served", "--policy", "continuous", "--max-wait", "0", "--hardware", str(hardware)
+    ) as server:
         where = urlsplit(server.url)
         stuck = socket.socket()
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.connect((where.hostname, where.port))
         fat = {"model": "m" * 4000}  # echoed in every event, so that buffers fill up soon
         data = json.dumps({"prompt": "time", "max_tokens": 90000, "stream": True, **fat}).encode()
-        stuck.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: m\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+        stuck.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: m\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+        )
         wait_until(lambda: state(server)["in_flight"] == 1)
         answer = read_all(send(server, {"prompt": "time", "max_tokens": 300, "stream": True}, version="1.0"))
         assert answer.endswith(b"data: [DONE]\n\n")
@@ -251,12 +263,23 @@ def test_a_port_in_use_is_one_line(server: MockServer, tmp_path: Path) -> None:
     refused(tokentick("serve", "--port", port, cwd=tmp_path), 2, f"127.0.0.1:{port}", "in use")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_ends_the_server_with_one_line(tmp_path: Path) -> None:
-    """No row is lost in silence: the first that cannot be written stops the server."""
-    out = tmp_path / "served"
-    with serving(out, "--tick", "0.01", "--ticks", "none") as server:
-        rows = out / "requests.jsonl"
-        assert rows.exists()
-    result = tokentick("serve", "--port", "0", "--out", "/dev/full/served", cwd=tmp_path)
-    refused(result, 2, "/dev/full")
+    """The first row that cannot be written stops the server, and the file is named."""
+    script = "import resource, tokentick; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); tokentick.main()"
+    arguments = ["serve", "--port", "0", "--json", "--out", str(tmp_path / "served"), "--ticks", "none"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    server = MockServer(json.loads(process.stdout.readline())["url"], process, tmp_path / "served")
+    with suppress(OSError, http.client.HTTPException):
+        for _ in range(20):
+            ask(server, "POST", "/v1/completions", b'{"prompt": "time", "max_tokens": 1}')
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert errors.strip().splitlines() == [errors.strip()]
+    assert "requests.jsonl" in errors
+    run = Run(tmp_path / "served")
+    assert not run.info.complete
+    assert list(run.rows())
+    assert run.notes  # the row that did not fit is cut off, and that is said

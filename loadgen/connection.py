@@ -1,0 +1,306 @@
+"""One connection: a non-blocking socket, and TLS over memory where the URL asks for it.
+
+TLS is ours to drive so that the ciphertext can be dated when it arrives; decrypting waits its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+import time
+from typing import TYPE_CHECKING
+
+from loadgen.stamps import ANCILLARY_BYTES, ask_for_stamps
+
+if TYPE_CHECKING:
+    from loadgen.transport import Exchange, Transport
+
+CLIENT_LIMIT = "client limit: "
+_READ_BYTES = 65_536
+_READS_IN_A_ROW = 16  # one flood must not keep the other sockets waiting
+_CLIENT_LIMITS = {
+    errno.EMFILE: "too many open files",
+    errno.ENFILE: "too many open files on this machine",
+    errno.EADDRNOTAVAIL: "no local port left",
+    errno.ENOBUFS: "no buffer space left",
+    errno.ENOMEM: "out of memory",
+}
+
+
+def describe(error: OSError) -> str:
+    """The reason in words; what this machine ran out of is named as the client's limit."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate not accepted: {error.verify_message} (--insecure skips the check)"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    limit = _CLIENT_LIMITS.get(error.errno or 0)
+    if limit:
+        return f"{CLIENT_LIMIT}{limit} ({errno.errorcode[error.errno or 0]})"
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+class Connection:
+    """Opens, sends one request at a time, and dates what comes back."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.exchange: Exchange | None = None
+        self.request = b""
+        self.used = False  # it has carried a whole exchange before
+        self._transport = transport
+        self._sock: socket.socket | None = None
+        self._up = False
+        self._closed = False
+        self._out: memoryview | None = None  # what the kernel has not taken yet
+        self._writing = False  # the loop tells us when there is room
+        self._carries_request = False  # `_out` ends with the last byte of the request
+        self._pieces: list[tuple[bytes, int]] = []
+        self._ended = False
+        self._why: str | None = None  # why it ended; None for an orderly close
+        self._send_error: str | None = None
+        self._floor_ns = 0
+        self._connect_timer: asyncio.TimerHandle | None = None
+        self._tls: ssl.SSLObject | None = None
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+
+    @property
+    def request_gone(self) -> bool:
+        """Whether every byte given to it went to the kernel."""
+        return self._out is None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing has come since the last exchange: neither bytes nor the end."""
+        if self._pieces or self._ended or self._sock is None:
+            return False
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    # Opening
+
+    def open(self) -> None:
+        """Start connecting. A failure is reported from the loop, never from inside this call."""
+        transport = self._transport
+        transport.connections_opened += 1
+        self._connect_timer = transport.loop.call_later(transport.connect_timeout_s, self._too_slow)
+        try:
+            self._sock = socket.socket(transport.address.family, socket.SOCK_STREAM)
+            self._sock.setblocking(False)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ask_for_stamps(self._sock)
+            code = self._sock.connect_ex(transport.address.sockaddr)
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, os.strerror(code))
+            transport.loop.add_writer(self._sock.fileno(), self._connect_done)
+        except OSError as error:
+            transport.loop.call_soon(self._fail, describe(error))
+
+    def _connect_done(self) -> None:
+        assert self._sock is not None
+        self._transport.loop.remove_writer(self._sock.fileno())
+        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._fail(describe(OSError(code, os.strerror(code))))
+            return
+        self._transport.readiness.watch(self._sock.fileno(), self._readable)
+        context = self._transport.tls
+        if context is None:
+            self._connected()
+            return
+        name = self._transport.target.host
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
+        self._handshake()
+
+    def _handshake(self) -> None:
+        assert self._tls is not None
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._write(self._outgoing.read())
+            return
+        except OSError as error:
+            self._write(self._outgoing.read())  # the alert that tells the server why
+            self._fail(describe(error))
+            return
+        self._write(self._outgoing.read())
+        self._connected()
+
+    def _connected(self) -> None:
+        self._up = True
+        self._cancel_timer()
+        if self.exchange is None:
+            self._transport.ready(self)
+        else:
+            self._start_request()
+
+    def _too_slow(self) -> None:
+        self._fail(f"no connection within {self._transport.connect_timeout_s:g} s")
+
+    def _cancel_timer(self) -> None:
+        if self._connect_timer is not None:
+            self._connect_timer.cancel()
+            self._connect_timer = None
+
+    # Sending
+
+    def take(self, exchange: Exchange, request: bytes) -> None:
+        """Carry this exchange: now if connected, else as soon as it is."""
+        self.exchange = exchange
+        self.request = request
+        if self._up:
+            self._start_request()
+
+    def _start_request(self) -> None:
+        assert self.exchange is not None
+        self.exchange.connected()
+        self._floor_ns = time.monotonic_ns()
+        self._carries_request = True
+        if self._tls is None:
+            self._write(self.request)
+        else:
+            plain = memoryview(self.request)
+            while plain:
+                plain = plain[self._tls.write(plain) :]
+            self._write(self._outgoing.read())
+
+    def _write(self, data: bytes) -> None:
+        if not data or self._sock is None:
+            return
+        if self._out is not None:
+            data = bytes(self._out) + data
+        self._out = memoryview(data)
+        if not self._writing:
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._sock is not None
+        while self._out is not None:
+            # The stamp comes before the call: the receiver can have the last byte before send() returns.
+            before = time.monotonic_ns()
+            try:
+                count = self._sock.send(self._out)
+            except (BlockingIOError, InterruptedError):
+                self._wait_for_room()
+                return
+            except OSError as error:
+                # What the server said before it hung up may still be there to read; the reader ends it.
+                self._send_error = describe(error)
+                self._stop_writing()
+                return
+            self._out = self._out[count:] if count < len(self._out) else None
+        self._stop_writing()
+        if self._carries_request and self.exchange is not None:
+            self._carries_request = False
+            self.exchange.sent(before)
+
+    def _wait_for_room(self) -> None:
+        if not self._writing and self._sock is not None:
+            self._writing = True
+            self._transport.loop.add_writer(self._sock.fileno(), self._flush)
+
+    def _stop_writing(self) -> None:
+        if self._writing and self._sock is not None:
+            self._writing = False
+            self._transport.loop.remove_writer(self._sock.fileno())
+
+    # Reading
+
+    def _readable(self) -> None:
+        """Take and date what is there. Nothing is looked at here: that would delay the next socket."""
+        assert self._sock is not None
+        transport = self._transport
+        for _ in range(_READS_IN_A_ROW):
+            try:
+                data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._end(describe(error))
+                return
+            now = time.monotonic_ns()
+            if not data:
+                self._end(self._send_error)
+                return
+            self._floor_ns = transport.clock.stamp(ancillary, self._floor_ns, now)
+            if not self._pieces:
+                transport.has_read(self)
+            self._pieces.append((data, self._floor_ns))
+            if len(data) < _READ_BYTES:
+                return
+
+    def _end(self, why: str | None) -> None:
+        assert self._sock is not None
+        self._transport.readiness.forget(self._sock.fileno())
+        self._ended, self._why = True, why
+        if not self._pieces:
+            self._transport.has_read(self)
+
+    def parse(self) -> None:
+        """Hand on what has been read since the last time, then the end if it came."""
+        pieces, self._pieces = self._pieces, []
+        for data, ns in pieces:
+            if self._closed:
+                return
+            if self._transport.tls is not None:
+                data = self._decrypt(data)
+            if data and not self._closed:
+                self._deliver(data, ns)
+        if self._ended and not self._closed:
+            self._fail(self._why)
+
+    def _deliver(self, data: bytes, ns: int) -> None:
+        exchange = self.exchange
+        if exchange is None:  # bytes that nobody asked for: the connection cannot be trusted
+            self.close()
+            return
+        before = exchange.finished
+        exchange.feed(data, ns)
+        self._transport.progressed(self, exchange, before)
+
+    def _decrypt(self, data: bytes) -> bytes:
+        assert self._tls is not None
+        self._incoming.write(data)
+        if not self._up:
+            self._handshake()
+        plain = []
+        try:
+            while self._up:
+                plain.append(self._tls.read(_READ_BYTES))
+                if not plain[-1]:
+                    self._ended = True
+                    break
+        except ssl.SSLWantReadError:
+            self._write(self._outgoing.read())
+        except ssl.SSLZeroReturnError:
+            self._ended = True
+        except OSError as error:
+            self._ended, self._why = True, describe(error)
+        return b"".join(plain)
+
+    # Ending
+
+    def _fail(self, why: str | None) -> None:
+        if not self._closed:
+            if why is None and not self._up:
+                why = "the server closed the connection while it was being opened"
+            self._transport.gone(self, why)
+
+    def close(self) -> None:
+        """Close at once. What was read and not parsed is dropped."""
+        if self._closed:
+            return
+        self._closed = True
+        self._cancel_timer()
+        if self._sock is not None:
+            self._transport.readiness.forget(self._sock.fileno())
+            self._transport.loop.remove_writer(self._sock.fileno())
+            self._sock.close()
+        self._transport.closed(self)

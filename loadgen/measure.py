@@ -1,0 +1,213 @@
+"""A measured run from end to end: preflight, warm-up, reset, t0, the loop, the run directory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from ledgers.errors import TargetError
+from ledgers.ledger import Ledger
+from ledgers.machine import make_room_for_connections
+from ledgers.rows import RequestRow
+from ledgers.rundir import Clock, LedgerInfo, RunConfig, RunInfo, RunWriter
+from ledgers.units import NS_PER_MS
+from loadgen.dialects.dialect import Dialect
+from loadgen.open_loop import OpenLoop
+from loadgen.pacing import Schedule
+from loadgen.preflight import look, reset_mock
+from loadgen.prompts import RequestEncoder
+from loadgen.recorder import Recorder
+from loadgen.run_log import RunLog
+from loadgen.target import Target, find_address
+from loadgen.transport import Exchange, Transport
+
+FALLBACK_MODEL = "default"
+_LEAST_CONNECT_AHEAD_NS = 50 * NS_PER_MS
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """Everything a measured run needs to know. `headers` carry the secrets; `config` must not."""
+
+    ledger: Ledger
+    out: Path
+    command: list[str]
+    config: RunConfig
+    target: Target
+    dialect: Dialect
+    endpoint: str
+    headers: Mapping[str, str]
+    scrub: Callable[[str], str]
+    id_prefix: str
+    model: str | None = None
+    extra_body: Mapping[str, Any] = {}
+    ignore_eos: bool = False
+    insecure: bool = False
+    preflight: bool = True
+    warm_ups: int = 0
+    reset_mock: bool = False
+    request_timeout_s: float | None = None
+    connect_timeout_s: float = 30.0
+    cut_after_ns: int | None = None
+    record_tokens: bool = False
+    record_text: bool = False
+    show: Callable[[str], None] = lambda line: None
+
+
+class Result(msgspec.Struct):
+    """How the run went, beyond its rows."""
+
+    interrupted: bool
+    completed: int
+    connect_errors: int
+    client_limited: bool
+
+
+async def measure(plan: Plan) -> Result:
+    """Run it. The directory is whole when this returns; TargetError comes before anything is written."""
+    make_room_for_connections()
+    address = await find_address(plan.target, plan.connect_timeout_s, probe=plan.preflight)
+    found = await _preflight(plan)
+    plan.config.model = plan.model or found.get("model") or FALLBACK_MODEL
+    transport = Transport(
+        plan.target, address, connect_timeout_s=plan.connect_timeout_s, insecure=plan.insecure
+    )
+    encoder = _encoder(plan)
+    try:
+        await _warm_up(plan, transport, encoder)
+        if plan.reset_mock:
+            await reset_mock(
+                plan.target, plan.headers, insecure=plan.insecure, timeout_s=plan.connect_timeout_s
+            )
+        return await _replay(plan, transport, encoder, found)
+    finally:
+        transport.close()
+
+
+async def _preflight(plan: Plan) -> dict[str, Any]:
+    if not plan.preflight:
+        return {"url": plan.target.url}
+    return await look(plan.target, plan.headers, insecure=plan.insecure, timeout_s=plan.connect_timeout_s)
+
+
+def _encoder(plan: Plan) -> RequestEncoder:
+    return RequestEncoder(
+        dialect=plan.dialect,
+        target=plan.target,
+        path=plan.target.path(plan.endpoint),
+        headers=plan.headers,
+        model=plan.config.model or FALLBACK_MODEL,
+        seed=plan.config.seed or 0,
+        ignore_eos=plan.ignore_eos,
+        extra_body=plan.extra_body,
+    )
+
+
+async def _warm_up(plan: Plan, transport: Transport, encoder: RequestEncoder) -> None:
+    """The smallest request of the ledger, several times in turn, not recorded. TargetError when one fails."""
+    smallest = min(plan.ledger.rows, key=lambda row: row.prompt_tokens + row.output_tokens)
+    for number in range(plan.warm_ups):
+        row = msgspec.structs.replace(smallest, request_id=f"{plan.id_prefix}-warmup-{number}")
+        recorder = Recorder(row, plan.dialect)
+        finished: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
+        transport.on_finished = finished.set_result
+        transport.send(recorder, encoder.encode(row, number))
+        await finished
+        if recorder.outcome != "completed":
+            why = plan.scrub(recorder.error or str(recorder.outcome))
+            raise TargetError(f"{plan.target.url}: warm-up request {number + 1}: {why}")
+
+
+async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, found: dict[str, Any]) -> Result:
+    rows = [
+        msgspec.structs.replace(row, request_id=f"{plan.id_prefix}-{header_safe(row.id)}")
+        for row in plan.ledger.rows
+    ]
+    for note in plan.ledger.notes:
+        plan.show(f"note: {note}")
+    info = _info(plan, transport, found)
+    writer = RunWriter(plan.out, info)
+    log = RunLog(writer, record_tokens=plan.record_tokens, scrub=plan.scrub)
+    loop = OpenLoop(
+        rows,
+        _schedule(rows, transport),
+        encoder,
+        log,
+        cut_after_ns=plan.cut_after_ns,
+        request_timeout_s=plan.request_timeout_s,
+        record_text=plan.record_text,
+        show=plan.show,
+    )
+    transport.on_finished = loop.finished
+
+    # Replacing run.json takes a descriptor, and by then connections may have taken all others.
+    spare = os.open(os.devnull, os.O_RDONLY)
+
+    def started() -> None:
+        os.close(spare)
+        info.clock.t0_monotonic_ns, info.clock.t0_unix_ns = loop.t0_ns, loop.t0_unix_ns
+        writer.save_info()
+
+    complete = False
+    try:
+        await loop.run(transport, started)
+        complete = True
+    finally:
+        info.target = {**found, **_connection_facts(transport)}
+        info.notes += _notes(transport)
+        writer.close(complete=complete, interrupted=loop.interrupted)
+    return Result(
+        loop.interrupted, log.outcomes["completed"], log.outcomes["connect_error"], log.client_limited
+    )
+
+
+def _schedule(rows: list[RequestRow], transport: Transport) -> Schedule:
+    # A handshake takes up to three round trips (TCP, TLS), and connecting once has told how long one is.
+    connect_ns = transport.address.connect_ns or 0
+    return Schedule(
+        [row.arrival_ns or 0 for row in rows],
+        connect_ahead_ns=max(_LEAST_CONNECT_AHEAD_NS, 4 * connect_ns),
+    )
+
+
+def _info(plan: Plan, transport: Transport, found: dict[str, Any]) -> RunInfo:
+    ledger = plan.ledger
+    info = RunInfo(
+        kind="measured",
+        command=[plan.scrub(word) for word in plan.command],
+        config=plan.config,
+        ledger=LedgerInfo(name=ledger.name, sha256=ledger.sha256(), requests=len(ledger.rows)),
+        clock=Clock(stamp_source=transport.clock.source),
+        target=found,
+        notes=list(ledger.notes),
+    )
+    info.config.extra["event_loop"] = type(transport.loop).__module__.partition(".")[0]
+    return info
+
+
+def _connection_facts(transport: Transport) -> dict[str, Any]:
+    return {
+        "address": ":".join(map(str, transport.address.sockaddr[:2])),
+        "connections_opened": transport.connections_opened,
+        "resent_on_dead_connection": transport.resent,
+    }
+
+
+def _notes(transport: Transport) -> list[str]:
+    clock = transport.clock
+    notes = []
+    if clock.source == "kernel" and clock.unstamped:
+        notes.append(f"{clock.unstamped} of {clock.unstamped + clock.stamped} reads had no kernel stamp")
+    if clock.largest_step_ns > NS_PER_MS:
+        notes.append(f"the wall clock was set by {clock.largest_step_ns / NS_PER_MS:.1f} ms during the run")
+    return notes
+
+
+def header_safe(text: str) -> str:
+    """An id as it can stand in a header: other characters than A-Z a-z 0-9 _ . - ~ are percent-encoded."""
+    return quote(text, safe="", errors="surrogatepass")

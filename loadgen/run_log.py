@@ -1,0 +1,127 @@
+"""What a run writes down while it goes: rows as they end, histograms, and the client's own health."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+from ledgers.histograms import IntervalLog
+from ledgers.metrics import e2e_ns, send_lag_ns, ttft_ns
+from ledgers.rows import RequestRow
+from ledgers.rundir import RunWriter
+from ledgers.units import NS_PER_MS, NS_PER_S
+from loadgen.connection import CLIENT_LIMIT
+from loadgen.recorder import ReadCounts, Recorder, unsent
+
+LATE_SEND_NS = NS_PER_MS
+_INTERVAL_NS = 5 * NS_PER_S
+_SHORTEST_SAMPLE_NS = NS_PER_S // 5
+
+
+class RunLog:
+    """Appends to the run directory. Clock readings come in as arguments, but for the CPU time it samples."""
+
+    def __init__(
+        self, writer: RunWriter, *, record_tokens: bool = False, scrub: Callable[[str], str] = str
+    ) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.reads = ReadCounts()
+        self.in_flight = 0
+        self.sent = 0
+        self.client_limited = False  # this machine ran out of something that a request needed
+        self._writer = writer
+        writer.open_files("health.jsonl", "histograms.hlog")
+        self._record_tokens = record_tokens
+        self._scrub = scrub
+        self._t0_ns = 0
+        self._histograms = IntervalLog()
+        self._interval_start_ns = 0
+        self._late_sends = 0
+        self._loop_lag_ns = 0
+        self._sampled_ns = 0
+        self._sampled_cpu_ns = 0
+        self._sampled_reads = (0, 0)
+
+    def start(self, t0_ns: int, t0_unix_ns: int) -> None:
+        """The run's clock starts: rows count from `t0_ns` (monotonic)."""
+        self._t0_ns = t0_ns
+        self._histograms = IntervalLog(t0_unix_ns)
+        self._sampled_cpu_ns = time.process_time_ns()
+
+    def sending(self, lag_ns: int) -> None:
+        """A request is handed to its connection, `lag_ns` after its time."""
+        self.sent += 1
+        self.in_flight += 1
+        self._late_sends += lag_ns > LATE_SEND_NS
+
+    def ended(self, recorder: Recorder) -> None:
+        """An exchange ended: its row is written at once, so that a kill cannot take it."""
+        self.in_flight -= 1
+        row = recorder.row(self._t0_ns, record_tokens=self._record_tokens, scrub=self._scrub)
+        self._add(row)
+        self.client_limited |= (row.error or "").startswith(CLIENT_LIMIT)
+        if row.outcome == "completed":
+            self._record("ttft", ttft_ns(row))
+            self._record("e2e", e2e_ns(row))
+            gaps = (after - before for before, after in pairwise(recorder.token_ns))
+            self._histograms["itl"].record_all(gaps)
+        self._record("send_lag", send_lag_ns(row))
+
+    def not_sent(self, planned: RequestRow) -> None:
+        self._add(unsent(planned))
+
+    def loop_lag(self, lag_ns: int) -> None:
+        """The loop ran something this long after its time."""
+        self._loop_lag_ns = max(self._loop_lag_ns, lag_ns)
+
+    def sample(self, now_ns: int) -> None:
+        """Write the health since the last sample, and an interval of histograms when one is over."""
+        t_ns = now_ns - self._t0_ns
+        elapsed_ns, cpu_ns = t_ns - self._sampled_ns, time.process_time_ns()
+        long_enough = elapsed_ns >= _SHORTEST_SAMPLE_NS
+        reads = (self.reads.reads, self.reads.with_several_events)
+        self._writer.add_health(
+            {
+                "t_ns": t_ns,
+                "sent": self.sent,
+                "in_flight": self.in_flight,
+                "loop_lag_max_ns": self._loop_lag_ns,
+                "cpu_share": (cpu_ns - self._sampled_cpu_ns) / max(elapsed_ns, 1) if long_enough else None,
+                "reads": reads[0] - self._sampled_reads[0],
+                "reads_with_several_events": reads[1] - self._sampled_reads[1],
+                "late_sends": self._late_sends,
+            }
+        )
+        self._sampled_ns, self._sampled_cpu_ns, self._sampled_reads = t_ns, cpu_ns, reads
+        self._loop_lag_ns = self._late_sends = 0
+        if t_ns - self._interval_start_ns >= _INTERVAL_NS:
+            self._close_interval(t_ns)
+
+    def finish(self, now_ns: int) -> None:
+        self.sample(now_ns)
+        self._close_interval(now_ns - self._t0_ns)
+
+    def progress(self, now_ns: int, scheduled: int) -> str:
+        """Where the run stands, in one line."""
+        ended = ", ".join(f"{outcome} {count}" for outcome, count in sorted(self.outcomes.items()))
+        return (
+            f"{(now_ns - self._t0_ns) / NS_PER_S:7.1f} s  sent {self.sent}/{scheduled}, "
+            f"in flight {self.in_flight}{', ' if ended else ''}{ended}"
+        )
+
+    def _add(self, row: RequestRow) -> None:
+        assert row.outcome is not None
+        self.outcomes[row.outcome] += 1
+        self._writer.add(row)
+
+    def _record(self, tag: str, value_ns: int | None) -> None:
+        if value_ns is not None:
+            self._histograms.record(tag, value_ns)
+
+    def _close_interval(self, t_ns: int) -> None:
+        lines = self._histograms.lines(self._interval_start_ns, t_ns)
+        if lines:
+            self._writer.add_lines("histograms.hlog", lines)
+        self._interval_start_ns = t_ns

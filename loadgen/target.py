@@ -1,0 +1,133 @@
+"""The server to be measured: its URL, taken apart, and the address that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import socket
+import ssl
+import time
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from ledgers.errors import InputError, TargetError
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Address(msgspec.Struct, frozen=True):
+    """One resolved address, ready for connect(). `connect_ns`: how long connecting took, if it was tried."""
+
+    family: socket.AddressFamily
+    sockaddr: tuple[Any, ...]
+    connect_ns: int | None = None
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests go. `base_path`: what the URL has before `/v1`; `basic_auth`: its userinfo, encoded."""
+
+    scheme: str
+    host: str
+    port: int
+    base_path: str = ""
+    basic_auth: str | None = None
+    secret: str | None = None
+
+    @property
+    def host_header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The base URL without userinfo, fit to be shown."""
+        return f"{self.scheme}://{self.host_header}{self.base_path}"
+
+    def path(self, endpoint: str) -> str:
+        return f"{self.base_path}{endpoint}"
+
+    def tls(self, *, insecure: bool) -> ssl.SSLContext | None:
+        """A context for https, None for http. `insecure` skips the verification of the certificate."""
+        if self.scheme != "https":
+            return None
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        if insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def parse_target(base_url: str) -> Target:
+    """A base URL; a path that ends in /v1 is accepted, not doubled. InputError if it is no http(s) URL."""
+    text = base_url if "://" in base_url else f"http://{base_url}"
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError as error:
+        raise InputError(f"--base-url: {error}") from None
+    if url.scheme not in _DEFAULT_PORTS or not url.hostname or url.query or url.fragment:
+        shown = text.rpartition("@")[2]
+        raise InputError(f"--base-url {shown}: expected http://HOST[:PORT][/PATH] or https://…")
+    auth = None
+    if url.username is not None:
+        auth = base64.b64encode(f"{unquote(url.username)}:{unquote(url.password or '')}".encode()).decode()
+    return Target(
+        scheme=url.scheme,
+        host=_ascii_host(url.hostname),
+        port=port or _DEFAULT_PORTS[url.scheme],
+        base_path=url.path.rstrip("/").removesuffix("/v1").rstrip("/"),
+        basic_auth=auth,
+        secret=url.password,
+    )
+
+
+def _ascii_host(host: str) -> str:
+    try:
+        return host if host.isascii() else host.encode("idna").decode("ascii")
+    except UnicodeError:
+        raise InputError(f"--base-url: {host!r} is no host name") from None
+
+
+async def find_address(target: Target, connect_timeout_s: float, *, probe: bool = True) -> Address:
+    """The first of the host's addresses that accepts a connection, so that a run uses that one throughout.
+
+    `localhost` often has two, of which a server listens on one. TargetError when none accepts; without
+    `probe` it is then the first, and the run will tell.
+    """
+    addresses = await _resolve(target)
+    last: OSError | None = None
+    for address in addresses:
+        try:
+            return await _try(address, connect_timeout_s)
+        except OSError as error:
+            last = error
+    if not probe:
+        return addresses[0]
+    number = last.errno if last else None  # a timeout has none
+    why = os.strerror(number) if number else f"no answer within {connect_timeout_s:g} s"
+    raise TargetError(f"{target.url}: cannot connect: {why}")
+
+
+async def _resolve(target: Target) -> list[Address]:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise TargetError(f"{target.url}: cannot resolve {target.host}: {error}") from None
+    return [Address(family, sockaddr) for family, _, _, _, sockaddr in found]
+
+
+async def _try(address: Address, timeout_s: float) -> Address:
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    started = time.monotonic_ns()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().sock_connect(sock, address.sockaddr)
+        return msgspec.structs.replace(address, connect_ns=time.monotonic_ns() - started)
+    finally:
+        sock.close()

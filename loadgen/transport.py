@@ -1,0 +1,220 @@
+"""The stamping transport: connections that date every byte at the socket and parse later.
+
+Reading comes first: a readable socket costs one recvmsg and an append; what was read is parsed in slices
+afterwards, so that neither parsing nor encoding nor sending delays the next read by much. There is no limit
+on connections, no proxy, no timeout but the one for connecting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ledgers.units import NS_PER_S
+from loadgen.connection import Connection
+from loadgen.readiness import Readiness
+from loadgen.stamps import StampClock
+from loadgen.target import Address, Target
+
+_SLICE_NS = 1_000_000
+_DRAIN_GRACE_NS = NS_PER_S
+# A reused connection that dies this soon after a request was handed to it was dead before; one that dies
+# later belonged to a server that may have started on the request.
+_STALE_NS = NS_PER_S
+
+
+class Exchange(Protocol):
+    """What the transport needs of a recorder."""
+
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def drained(self) -> bool: ...
+    @property
+    def reusable(self) -> bool: ...
+    @property
+    def answered(self) -> bool: ...
+
+    sent_ns: int | None
+
+    def connected(self) -> None: ...
+    def sent(self, ns: int) -> None: ...
+    def feed(self, data: bytes, ns: int) -> None: ...
+    def lost(self, ns: int, why: str | None) -> None: ...
+
+
+class Transport:
+    """Sends requests over a pool of connections and feeds what comes back to their recorders.
+
+    Whoever sends sets `on_finished`: it is called with each exchange once, as soon as its outcome is certain.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        address: Address,
+        *,
+        connect_timeout_s: float = 30.0,
+        insecure: bool = False,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.target = target
+        self.address = address
+        self.tls = target.tls(insecure=insecure)
+        self.clock = StampClock()
+        self.connect_timeout_s = connect_timeout_s
+        self.connections_opened = 0
+        self.resent = 0  # requests sent again because the kept connection turned out to be dead
+        self.on_finished: Callable[[Exchange], None] = lambda exchange: None
+        self._idle: list[Connection] = []
+        self._opening: dict[Connection, None] = {}  # opened ahead, no exchange yet; in order
+        self._busy: dict[Exchange, Connection] = {}
+        self._draining: dict[Connection, int] = {}
+        self._dirty: deque[Connection] = deque()
+        self._drain_scheduled = False
+        self.readiness = Readiness(self.loop, self._drain)
+
+    # What the driver calls
+
+    def open_ahead(self, wanted: int) -> None:
+        """See to it that `wanted` connections are ready or on their way."""
+        for _ in range(wanted - len(self._idle) - len(self._opening)):
+            connection = Connection(self)
+            self._opening[connection] = None
+            connection.open()
+
+    @property
+    def opening(self) -> int:
+        return len(self._opening)
+
+    def send(self, exchange: Exchange, request: bytes) -> None:
+        """Send at once on a ready connection, else on one that is being opened."""
+        self._assign(exchange, request, fresh=False)
+
+    def forget(self, exchange: Exchange) -> None:
+        """Close the connection of an exchange that ends before its time."""
+        connection = self._busy.pop(exchange, None)
+        if connection is not None:
+            connection.exchange = None
+            connection.close()
+
+    def housekeeping(self, now_ns: int) -> None:
+        """Once a second: follow the wall clock; close connections whose body end does not come."""
+        self.clock.sample()
+        late = [c for c, since in self._draining.items() if now_ns - since > _DRAIN_GRACE_NS]
+        for connection in late:
+            connection.close()
+
+    def drain_all(self) -> None:
+        """Parse whatever has been read, without a pause."""
+        while self._dirty:
+            self._dirty.popleft().parse()
+
+    def close(self) -> None:
+        for connection in (*self._idle, *self._opening, *self._busy.values(), *self._draining):
+            connection.exchange = None
+            connection.close()
+        self.readiness.close()
+
+    # What connections call
+
+    def ready(self, connection: Connection) -> None:
+        """A connection opened ahead is usable."""
+        if connection in self._opening:
+            del self._opening[connection]
+            self._idle.append(connection)
+
+    def has_read(self, connection: Connection) -> None:
+        """Bytes or the end have come: parse them after everything readable has been read."""
+        self._dirty.append(connection)
+
+    def gone(self, connection: Connection, why: str | None) -> None:
+        """A connection ended. `why` is None when the peer closed it in order."""
+        exchange, connection.exchange = connection.exchange, None
+        connection.close()
+        if exchange is None or exchange.finished:
+            return
+        self._busy.pop(exchange, None)
+        now = time.monotonic_ns()
+        if self._was_stale(connection, exchange, now):
+            self.resent += 1
+            exchange.sent_ns = None
+            self._assign(exchange, connection.request, fresh=True)
+            return
+        exchange.lost(now, why)
+        self.on_finished(exchange)
+
+    def closed(self, connection: Connection) -> None:
+        """Strike a closed connection off every list."""
+        self._opening.pop(connection, None)
+        self._draining.pop(connection, None)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def progressed(self, connection: Connection, exchange: Exchange, before: bool) -> None:
+        """Bytes were fed. `before` says whether the outcome was certain before them."""
+        if not exchange.finished:
+            return
+        self._busy.pop(exchange, None)
+        if exchange.drained:
+            self._release(connection, exchange)
+        elif connection not in self._draining:
+            self._draining[connection] = time.monotonic_ns()
+        if not before:
+            self.on_finished(exchange)
+
+    # Inside
+
+    def _assign(self, exchange: Exchange, request: bytes, *, fresh: bool) -> None:
+        connection = None if fresh else self._take_ready() or self._take_opening()
+        if connection is None:
+            connection = Connection(self)
+            connection.open()
+        self._busy[exchange] = connection
+        connection.take(exchange, request)
+
+    def _take_ready(self) -> Connection | None:
+        """The most recently used connection on which nothing has happened since."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.quiet:
+                return connection
+            connection.close()
+        return None
+
+    def _take_opening(self) -> Connection | None:
+        connection = next(iter(self._opening), None)
+        if connection is not None:
+            del self._opening[connection]
+        return connection
+
+    def _release(self, connection: Connection, exchange: Exchange) -> None:
+        self._draining.pop(connection, None)
+        connection.exchange = None
+        if exchange.reusable and connection.request_gone:
+            connection.used = True
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def _was_stale(self, connection: Connection, exchange: Exchange, now_ns: int) -> bool:
+        recent = exchange.sent_ns is None or now_ns - exchange.sent_ns < _STALE_NS
+        return connection.used and not exchange.answered and recent
+
+    def _drain(self) -> None:
+        """Parse for a slice of time, then let the loop read and send before going on."""
+        until = time.monotonic_ns() + _SLICE_NS
+        while self._dirty:
+            self._dirty.popleft().parse()
+            if time.monotonic_ns() > until:
+                break
+        if self._dirty and not self._drain_scheduled:
+            self._drain_scheduled = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._drain_scheduled = False
+        self._drain()

@@ -1,0 +1,343 @@
+"""From stamped bytes to a row: what counts as a token, when, and how an exchange ended."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgers.rows import RequestRow
+from loadgen.dialects import DIALECTS
+from loadgen.recorder import ReadCounts, Recorder
+
+MS = 1_000_000
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+DONE = "data: [DONE]\n\n"
+FINISH = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+
+
+def usage(tokens: int) -> str:
+    return f'data: {{"choices":[],"usage":{{"prompt_tokens":3,"completion_tokens":{tokens}}}}}\n\n'
+
+
+def delta(**payload: Any) -> str:
+    choice = {"index": 0, "delta": payload, "finish_reason": None}
+    return f"data: {msgspec.json.encode({'choices': [choice]}).decode()}\n\n"
+
+
+def recorder(api: str = "chat", **options: Any) -> Recorder:
+    planned = RequestRow(id="R01", request_id="x-R01", prompt_tokens=3, output_tokens=2, arrival_ns=0)
+    made = Recorder(planned, DIALECTS[api](), **options)
+    made.connected()
+    made.sent(1 * MS)
+    return made
+
+
+def replay(
+    feed: list[tuple[int, str]], end_ms: int | None = None, api: str = "chat", head: bytes = HEAD
+) -> RequestRow:
+    """A stream as (ms, text) per read, closed in order at `end_ms`."""
+    made = recorder(api)
+    made.feed(head, 2 * MS)
+    for at_ms, text in feed:
+        made.feed(text.encode(), at_ms * MS)
+    if end_ms is not None:
+        made.lost(end_ms * MS, None)
+    return made.row(0, record_tokens=True)
+
+
+def test_the_role_chunk_is_not_the_first_token() -> None:
+    """A role chunk at 5 ms does not date the first token, which comes at 200 ms."""
+    row = replay(
+        [(5, delta(role="assistant", content="")), (200, delta(content="Hi")), (220, delta(content=" there")),
+         (221, FINISH + usage(2) + DONE)]
+    )  # fmt: skip
+    assert (row.outcome, row.first_token_ns, row.last_token_ns) == ("completed", 200 * MS, 220 * MS)
+    assert (row.tokens, row.token_source, row.events) == (2, "usage", 2)
+    assert row.token_ns == [200 * MS, 220 * MS]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"content": "x"},
+        {"reasoning": "x", "content": ""},
+        {"reasoning_content": "x", "content": None},
+        {"refusal": "x"},
+        {"tool_calls": [{"index": 0, "function": {"name": "f"}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
+    ],
+)
+def test_every_kind_of_output_is_a_token(payload: dict[str, Any]) -> None:
+    """Text, both spellings of reasoning, refusals and tool calls are generated output."""
+    row = replay([(10, delta(**payload)), (20, FINISH + DONE)])
+    assert (row.outcome, row.first_token_ns, row.tokens, row.token_source) == (
+        "completed",
+        10 * MS,
+        1,
+        "events",
+    )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"role": "assistant"},
+        {"role": "assistant", "content": None},
+        {"content": "", "reasoning_content": "", "refusal": None, "tool_calls": None},
+        {"tool_calls": []},
+        {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "", "arguments": ""}}]},
+    ],
+)
+def test_what_is_no_output_is_no_token(payload: dict[str, Any]) -> None:
+    """A stream of role, empty and null payloads that ends in order is empty, not completed."""
+    row = replay([(10, delta(**payload)), (20, FINISH + DONE)])
+    assert (row.outcome, row.first_token_ns, row.events) == ("empty", None, 0)
+
+
+def test_late_usage_and_done_do_not_move_the_last_token() -> None:
+    """The last token is the last event with output; the end is apart from it."""
+    row = replay([(100, delta(content="a")), (110, delta(content="b")), (500, FINISH + usage(2) + DONE)])
+    assert (row.last_token_ns, row.end_ns) == (110 * MS, 500 * MS)
+
+
+def test_the_last_usage_that_says_something_counts() -> None:
+    """Null and zero usage on the way does not hide the real one."""
+    zero = (
+        'data: {"choices":[{"index":0,"text":"a","finish_reason":null}],"usage":{"completion_tokens":0}}\n\n'
+    )
+    null = 'data: {"choices":[],"usage":null}\n\n'
+    row = replay([(10, zero), (11, zero + usage(7) + null + DONE)], api="completions")
+    assert (row.tokens, row.token_source, row.events) == (7, "usage", 2)
+
+
+def test_an_all_zero_usage_is_not_believed_against_events() -> None:
+    """A stream cut after two tokens whose chunks carry a zero usage has two tokens, not none."""
+    zero = (
+        'data: {"choices":[{"index":0,"text":"a","finish_reason":null}],"usage":{"completion_tokens":0}}\n\n'
+    )
+    row = replay([(10, zero), (20, zero)], end_ms=30, api="completions")
+    assert (row.outcome, row.tokens, row.token_source) == ("truncated", 2, "events")
+
+
+def test_done_ends_the_request_even_if_the_connection_stays_open() -> None:
+    """Nothing waits for a close that may come much later, and nothing after [DONE] counts."""
+    made = recorder()
+    made.feed(HEAD + (delta(content="a") + FINISH + usage(1) + DONE).encode(), 30 * MS)
+    assert made.finished
+    assert not made.drained
+    made.feed(delta(content="LATE").encode(), 40 * MS)
+    made.lost(10_000 * MS, None)
+    row = made.row(0)
+    assert (row.outcome, row.end_ns, row.events) == ("completed", 30 * MS, 1)
+
+
+def test_done_is_compared_whole() -> None:
+    """A text that contains [DONE] ends nothing; a trailing blank does not hide the real one."""
+    row = replay(
+        [(10, delta(content="data: [DONE]")), (20, delta(content="b")), (30, FINISH + "data: [DONE] \n\n")]
+    )
+    assert (row.outcome, row.events, row.end_ns) == ("completed", 2, 30 * MS)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        'data: {"error":{"message":"engine died","type":"server_error"}}\n\n',
+        'data: {"error":"engine died"}\n\n',
+        'data: {"object":"error","message":"engine died","code":500}\n\n',
+        'event: error\ndata: {"message":"engine died"}\n\n',
+        'data: {"choices":[],"error":{"code":502,"message":"engine died"}}\n\n',
+    ],
+)
+def test_an_error_in_the_stream_is_a_failure(event: str) -> None:
+    """In every shape, even when [DONE] follows; what came before stays on the row."""
+    row = replay([(10, delta(content="a")), (20, delta(content="b")), (30, event + DONE)], end_ms=31)
+    assert (row.outcome, row.phase, row.error) == ("stream_error", "streaming", "engine died")
+    assert (row.first_token_ns, row.tokens, row.end_ns, row.http_status) == (10 * MS, 2, 30 * MS, 200)
+
+
+@pytest.mark.parametrize("reason", ["error", "abort"])
+def test_finish_reasons_that_mean_failure(reason: str) -> None:
+    """`error` and `abort` are no way to complete."""
+    finish = f'data: {{"choices":[{{"index":0,"delta":{{}},"finish_reason":"{reason}"}}]}}\n\n'
+    assert replay([(10, delta(content="a")), (20, finish + DONE)]).outcome == "stream_error"
+
+
+def test_broken_json_is_a_failure() -> None:
+    """A proxy that cut an event but kept its blank line."""
+    row = replay([(10, delta(content="a")), (20, 'data: {"choices":[{"ind\n\n' + FINISH + DONE)])
+    assert row.outcome == "stream_error"
+    assert row.error is not None
+    assert row.error.startswith("malformed event")
+
+
+def test_an_end_without_end_mark_is_truncated() -> None:
+    """A clean close after two tokens, without finish_reason or [DONE], is no completion."""
+    row = replay([(10, delta(content="a")), (20, delta(content="b"))], end_ms=30)
+    assert (row.outcome, row.tokens, row.last_token_ns, row.end_ns) == ("truncated", 2, 20 * MS, 30 * MS)
+
+
+def test_a_finish_reason_is_an_end_mark() -> None:
+    """Without [DONE], and even if the connection breaks after it."""
+    made = recorder()
+    made.feed(HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n"), 5 * MS)
+    text = (delta(content="a") + FINISH).encode()
+    made.feed(b"%x\r\n%s\r\n" % (len(text), text), 10 * MS)
+    made.lost(20 * MS, "Connection reset by peer")
+    row = made.row(0)
+    assert (row.outcome, row.finish_reason, row.error) == ("completed", "stop", None)
+
+
+def test_one_of_two_choices_finishing_ends_nothing() -> None:
+    """With n=2 the stream has ended only when both have."""
+    both = 'data: {"choices":[{"index":%d,"delta":{"content":"x"},"finish_reason":%s}]}\n\n'
+    stop = '"stop"'
+    assert replay([(10, both % (0, "null")), (20, both % (1, stop))], end_ms=30).outcome == "truncated"
+    row = replay([(10, both % (0, "null")), (20, both % (1, stop)), (25, both % (0, stop))], end_ms=30)
+    assert row.outcome == "completed"
+
+
+def test_a_200_without_a_body_is_empty() -> None:
+    """A server that died and still says 200 has completed nothing."""
+    row = replay([], end_ms=5)
+    assert (row.outcome, row.tokens, row.end_ns) == ("empty", 0, 5 * MS)
+
+
+def test_http_errors_keep_the_servers_words() -> None:
+    """Any status but 2xx is an http_error, with an end and a message, whatever the body says."""
+    body = b'{"error":{"message":"rate limit reached","code":429}}'
+    made = recorder()
+    made.feed(b"HTTP/1.1 429 Too Many\r\nContent-Length: %d\r\n\r\n" % len(body) + body, 9 * MS)
+    row = made.row(0)
+    assert (row.outcome, row.http_status, row.error) == ("http_error", 429, "HTTP 429: rate limit reached")
+    assert (row.end_ns, row.phase, row.tokens) == (9 * MS, "first_token", None)
+
+
+def test_a_json_body_for_a_stream_request() -> None:
+    """Completed but not streamed: there is an end and a count, and no first token."""
+    choice = b'{"index":0,"message":{"content":"whole"},"finish_reason":"stop"}'
+    body = b'{"choices":[%s],"usage":{"completion_tokens":3}}' % choice
+    made = recorder(record_text=True)
+    made.feed(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body), 5 * MS
+    )
+    made.feed(body[:20], 6 * MS)
+    made.feed(body[20:], 9 * MS)
+    row = made.row(0)
+    assert (row.outcome, row.streamed, row.tokens, row.token_source) == ("completed", False, 3, "usage")
+    assert (row.first_token_ns, row.last_token_ns, row.text) == (None, 9 * MS, "whole")
+
+
+def test_a_json_error_with_status_200() -> None:
+    """Some gateways say 200 and mean 503."""
+    body = b'{"error":{"message":"no healthy upstream","code":503}}'
+    made = recorder()
+    made.feed(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body,
+        5,
+    )
+    row = made.row(0)
+    assert (row.outcome, row.error, row.streamed) == ("stream_error", "no healthy upstream", False)
+
+
+def test_a_connection_that_dies_unanswered() -> None:
+    """Before any byte of a response it is the connection that failed, in the phase that it had reached."""
+    row = replay([], end_ms=None, head=b"")
+    assert row.outcome is None
+    made = recorder()
+    made.lost(7 * MS, "Connection reset by peer")
+    row = made.row(0)
+    assert (row.outcome, row.phase, row.error) == ("connect_error", "headers", "Connection reset by peer")
+
+
+def test_what_is_no_http_is_a_failure() -> None:
+    """Another protocol on the port is named, not guessed at."""
+    made = recorder()
+    made.feed(b"SSH-2.0-OpenSSH_9.2\r\n", 7 * MS)
+    assert made.row(0).outcome == "stream_error"
+
+
+@pytest.mark.parametrize(("end_mark", "outcome"), [("", "timeout"), (FINISH, "completed")])
+def test_our_own_cut_respects_an_end_mark(end_mark: str, outcome: str) -> None:
+    """A stream that said it was over has completed, even if its last bytes never came."""
+    made = recorder()
+    made.feed(HEAD + (delta(content="a") + end_mark).encode(), 5 * MS)
+    made.stop("timeout", 99 * MS, "too slow")
+    assert made.row(0).outcome == outcome
+
+
+def test_reads_with_several_events_are_counted() -> None:
+    """Three tokens in two reads: one of two reads dates only the last of its events."""
+    counts = ReadCounts()
+    made = recorder(counts=counts)
+    made.feed(HEAD + (delta(content="a") + delta(content="b")).encode(), 5 * MS)
+    made.feed(delta(content="c").encode(), 8 * MS)
+    made.feed((FINISH + usage(3) + DONE).encode(), 9 * MS)
+    assert (counts.reads, counts.with_several_events) == (2, 1)
+    assert made.row(0, record_tokens=True).token_ns == [5 * MS, 5 * MS, 8 * MS]
+
+
+def test_text_is_kept_only_on_request() -> None:
+    """Reasoning and text apart, and null when nobody asked."""
+    feed = HEAD + (delta(reasoning="hm") + delta(content="a") + delta(content="b") + FINISH + DONE).encode()
+    kept, plain = recorder(record_text=True), recorder()
+    kept.feed(feed, 5)
+    plain.feed(feed, 5)
+    assert (kept.row(0).text, kept.row(0).reasoning_text) == ("ab", "hm")
+    assert (plain.row(0).text, plain.row(0).reasoning_text) == (None, None)
+
+
+def test_secrets_are_scrubbed_before_a_message_is_shortened() -> None:
+    """A key that straddles the length limit must not leave its first half behind."""
+    body = b"x" * 290 + b"sk-canary-0123456789"
+    made = recorder()
+    made.feed(b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n" % len(body) + body, 5)
+    error = made.row(0, scrub=lambda text: text.replace("sk-canary-0123456789", "***")).error
+    assert error is not None
+    assert "sk-" not in error
+
+
+STREAM = (
+    HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+    + b"".join(
+        b"%x\r\n%s\r\n" % (len(text.encode()), text.encode())
+        for text in [
+            delta(role="assistant", content=""),
+            delta(content="é\u2028"),
+            delta(content="b"),
+            FINISH,
+            usage(2),
+            DONE,
+        ]
+    )
+    + b"0\r\n\r\n"
+)
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_any_cut_of_the_wire_gives_the_same_row(at: list[int]) -> None:
+    """Only the stamps may depend on where TCP cut the bytes: text, tokens and outcome do not."""
+    made = recorder(record_text=True)
+    borders = [0, *sorted(at), len(STREAM)]
+    for start, end in pairwise(borders):
+        if end > start:
+            made.feed(STREAM[start:end], end)
+    row = made.row(0)
+    assert (row.outcome, row.text, row.tokens, row.events, made.reusable) == (
+        "completed",
+        "é\u2028b",
+        2,
+        2,
+        True,
+    )
+    first_end, last_end = (STREAM.index(mark) + len(mark) for mark in (b"\xe2\x80\xa8", b'"b"'))
+    assert row.first_token_ns is not None
+    assert row.last_token_ns is not None
+    assert first_end < row.first_token_ns <= row.last_token_ns
+    assert row.last_token_ns > last_end

@@ -1,0 +1,291 @@
+"""The stamping transport over real sockets: stamps, reuse, dead connections, TLS, slow sends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ledgers.rows import RequestRow
+from loadgen.dialects import DIALECTS
+from loadgen.recorder import Recorder
+from loadgen.stamps import StampClock
+from loadgen.target import Address, find_address, parse_target
+from loadgen.transport import Transport
+from tests.scripted_server import (
+    SSE_HEAD,
+    Answer,
+    Request,
+    ScriptedServer,
+    ending,
+    plain,
+    quick,
+    raw_server,
+    scripted_server,
+    token,
+)
+
+MS = 1_000_000
+
+
+def post(body: bytes = b"{}") -> bytes:
+    return b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
+
+
+async def exchange(transport: Transport, body: bytes = b"{}") -> RequestRow:
+    """Send one request and wait for its row; times are on the monotonic clock."""
+    finished: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    transport.on_finished = finished.set_result
+    planned = RequestRow(id="a", prompt_tokens=1, output_tokens=1, arrival_ns=0)
+    recorder = Recorder(planned, DIALECTS["chat"](), record_text=True)
+    transport.send(recorder, post(body))
+    await finished
+    return recorder.row(0, record_tokens=True)
+
+
+@asynccontextmanager
+async def connected(
+    answer: Answer, *, tls: ssl.SSLContext | None = None, insecure: bool = False
+) -> AsyncIterator[tuple[ScriptedServer, Transport]]:
+    async with scripted_server(answer, tls) as server:
+        scheme = "https" if tls else "http"
+        target = parse_target(f"{scheme}://127.0.0.1:{server.port}")
+        transport = Transport(target, await find_address(target, 5), insecure=insecure)
+        server.connections = 0
+        try:
+            yield server, transport
+        finally:
+            transport.close()
+
+
+async def test_a_hundred_requests_in_a_row_share_a_connection() -> None:
+    """Keep-alive: one after the other, on one connection."""
+    async with connected(quick) as (server, transport):
+        rows = [await exchange(transport) for _ in range(100)]
+        assert {row.outcome for row in rows} == {"completed"}
+        assert (len(server.posts), transport.connections_opened) == (100, 1)
+
+
+async def test_three_hundred_at_once_are_all_in_flight() -> None:
+    """No limit on connections: the server holds 300 requests before it answers any."""
+    everyone = asyncio.Event()
+
+    async def together(request: Request, writer: asyncio.StreamWriter) -> None:
+        if len(server.posts) == 300:
+            everyone.set()
+        await everyone.wait()
+        await quick(request, writer)
+
+    async with connected(together) as (server, transport):
+        done: list[object] = []
+        transport.on_finished = done.append
+        for number in range(300):
+            planned = RequestRow(id=str(number), prompt_tokens=1, output_tokens=1)
+            transport.send(Recorder(planned, DIALECTS["chat"]()), post())
+        async with asyncio.timeout(20):
+            while len(done) < 300:
+                await asyncio.sleep(0.01)
+        assert transport.connections_opened == 300
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernel receive stamps are Linux's")
+async def test_kernel_stamps_are_right_while_the_loop_is_blocked() -> None:
+    """A token that arrives while the loop sleeps 200 ms is dated by its arrival, not by the late read."""
+    written: list[int] = []
+
+    async def two_tokens(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + token("a"))
+        await asyncio.sleep(0.01)
+        # From here on client and server share a blocked loop: write to the socket itself, then block.
+        written.append(time.monotonic_ns())
+        raw = writer.get_extra_info("socket")
+        socket.socket.send(raw._sock, token("b"))
+        time.sleep(0.2)
+        await asyncio.sleep(0.02)  # what is sent before the late read would be merged with the token
+        writer.write(ending(2))
+
+    async with connected(two_tokens) as (_, transport):
+        await exchange(transport)  # the kernel turns stamping on a little after it was first asked for
+        written.clear()
+        row = await exchange(transport)
+        assert transport.clock.source == "kernel"
+        assert row.last_token_ns is not None
+        assert row.end_ns is not None
+        assert abs(row.last_token_ns - written[0]) < 5 * MS
+        assert row.end_ns - row.last_token_ns > 190 * MS
+
+
+def test_a_stamp_lies_between_the_one_before_and_the_read() -> None:
+    """A wall clock that jumps cannot put a stamp into the future or before its predecessor."""
+    clock = StampClock()
+    now = time.monotonic_ns()
+
+    def stamped(wall_ns: int) -> list[tuple[int, int, bytes]]:
+        seconds, ns = divmod(wall_ns, 10**9)
+        return [(socket.SOL_SOCKET, 35, seconds.to_bytes(8, sys.byteorder) + ns.to_bytes(8, sys.byteorder))]
+
+    wall = time.time_ns()
+    assert abs(clock.stamp(stamped(wall - 3 * MS), 0, now) - (now - 3 * MS)) < MS
+    assert clock.stamp(stamped(wall + 3_600 * 10**9), 0, now) == now
+    assert clock.stamp(stamped(wall - 3_600 * 10**9), now - 7, now) == now - 7
+    assert clock.stamp([], 0, now) == now
+
+
+async def test_sent_is_before_the_server_has_it_all_even_for_a_slow_big_body() -> None:
+    """A body that the kernel takes in parts is sent when it takes the last, while the server reads."""
+    began: list[int] = []
+
+    async def slow_reader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.1)
+        began.append(time.monotonic_ns())
+        while b"END" not in (await reader.read(1 << 20))[-3:]:
+            pass
+        began.append(time.monotonic_ns())
+        writer.write(SSE_HEAD + token("a") + ending(1))
+        await writer.drain()
+        writer.close()
+
+    async with raw_server(slow_reader) as port:
+        target = parse_target(f"http://127.0.0.1:{port}")
+        # Without the probe of find_address: this server would take that for the request.
+        transport = Transport(target, Address(socket.AF_INET, ("127.0.0.1", port)))
+        row = await exchange(transport, b"x" * 30_000_000 + b"END")
+        transport.close()
+    assert row.outcome == "completed"
+    assert row.sent_ns is not None
+    assert began[0] < row.sent_ns <= began[1]
+
+
+async def test_a_connection_closed_while_idle_is_not_used_again() -> None:
+    """The server hangs up between two requests: the second gets a fresh connection and does not fail."""
+
+    async def one_each(request: Request, writer: asyncio.StreamWriter) -> None:
+        await quick(request, writer)
+        await writer.drain()
+        writer.close()
+
+    async with connected(one_each) as (_, transport):
+        for pause_s in (0.02, 0.02, 0, 0):
+            assert (await exchange(transport)).outcome == "completed"
+            await asyncio.sleep(pause_s)
+        assert transport.connections_opened >= 4
+
+
+async def test_a_request_that_met_a_dead_connection_is_sent_once_more() -> None:
+    """The server read the request on a kept connection and hung up without a byte: once more, and counted."""
+
+    async def hang_up_on_second(request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.number == 1:
+            writer.transport.abort()
+        else:
+            await quick(request, writer)
+
+    async with connected(hang_up_on_second) as (server, transport):
+        rows = [await exchange(transport) for _ in range(2)]
+        assert [row.outcome for row in rows] == ["completed", "completed"]
+        assert (len(server.posts), transport.resent) == (3, 1)
+
+
+async def test_a_fresh_connection_that_dies_is_a_failure() -> None:
+    """No retry where nothing was stale: it would hide a failing server."""
+
+    async def hang_up(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with connected(hang_up) as (server, transport):
+        row = await exchange(transport)
+        assert (row.outcome, row.phase, len(server.posts)) == ("connect_error", "headers", 1)
+
+
+async def test_an_answer_before_the_body_was_taken() -> None:
+    """A 413 that comes while the body is still being sent is an http_error, not a broken pipe."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(plain(413, b'{"error":{"message":"too large"}}'))
+        await writer.drain()
+        await asyncio.sleep(0.2)
+        writer.close()
+
+    async with raw_server(refuse) as port:
+        target = parse_target(f"http://127.0.0.1:{port}")
+        transport = Transport(target, Address(socket.AF_INET, ("127.0.0.1", port)))
+        row = await exchange(transport, b"x" * 30_000_000)
+        transport.close()
+    assert (row.outcome, row.http_status, row.error) == ("http_error", 413, "HTTP 413: too large")
+
+
+async def test_any_cut_of_the_stream_over_tcp() -> None:
+    """A stream sent in pieces of one to seven bytes is the same stream."""
+    stream = SSE_HEAD + token("é\u2028") + token("b") + ending(2)
+
+    async def drip(request: Request, writer: asyncio.StreamWriter) -> None:
+        size = 1 + request.number
+        for start in range(0, len(stream), size):
+            writer.write(stream[start : start + size])
+            if start % 50 < size:
+                await asyncio.sleep(0.001)
+
+    async with connected(drip) as (_, transport):
+        for _ in range(7):
+            row = await exchange(transport)
+            assert (row.outcome, row.text, row.tokens, row.events) == ("completed", "é\u2028b", 2, 2)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for 127.0.0.1, with its key, in one file."""
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=127.0.0.1",
+    ]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", f"{path}.crt"]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no openssl command to make a certificate with")
+    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
+    return path
+
+
+async def test_https_with_stamps_and_reuse(certificate: Path) -> None:
+    """TLS over memory: the same rows, kernel stamps of the ciphertext, connections kept."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    async with connected(quick, tls=tls, insecure=True) as (server, transport):
+        rows = [await exchange(transport, b"x" * size) for size in (10, 200_000, 10, 10)]
+        assert [(row.outcome, row.text) for row in rows] == [("completed", "ab")] * 4
+        assert [len(request.body) for request in server.posts] == [10, 200_000, 10, 10]
+        assert transport.connections_opened == 1
+        assert transport.clock.stamped > 0
+
+
+async def test_https_refuses_a_certificate_that_nobody_vouches_for(certificate: Path) -> None:
+    """Without --insecure a self-signed server is not talked to, and the row says how to."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    async with connected(quick, tls=tls) as (server, transport):
+        row = await exchange(transport)
+        assert (row.outcome, row.phase, server.posts) == ("connect_error", "connect", [])
+        assert row.error is not None
+        assert "--insecure" in row.error
