@@ -251,7 +251,10 @@ class Run:
                 raise InputError(f"{path}: schema {schema!r}, this version reads {SCHEMA}")
             return msgspec.json.decode(data, type=RunInfo)
         except FileNotFoundError:
-            raise InputError(f"{path.parent}: not a run directory (it has no run.json)") from None
+            inside = next(
+                (f"; {found.parent} is one" for found in sorted(path.parent.glob("*/*/run.json"))), ""
+            )
+            raise InputError(f"{path.parent}: not a run directory (it has no run.json{inside})") from None
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from None
         except (msgspec.DecodeError, msgspec.ValidationError) as error:

@@ -36,7 +36,7 @@ Example:
 """
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="The load generator.", epilog=EXAMPLE)
 @ledger_options
 @click.option("--base-url", required=True, metavar="URL", help="The server, with or without /v1 at the end.")
 @click.option("--endpoint", metavar="PATH", help="Path to post to.  [default: that of --api]")

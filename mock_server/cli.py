@@ -44,7 +44,10 @@ TICKS = click.option(
 )
 
 
-@click.command(epilog="Example: tokentick serve --policy chunked --hardware medium --port 8000")
+@click.command(
+    short_help="The mock server.",
+    epilog="Example: tokentick serve --policy chunked --hardware medium --port 8000",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."
@@ -117,7 +120,10 @@ def _describe(settings: SchedulerSettings) -> str:
     return f"{hardware.decode_slots} slots, ticks of {hardware.tick_s * 1000:g} ms"
 
 
-@click.command(epilog="Example: tokentick simulate toy --preset busy --policy chunked")
+@click.command(
+    short_help="The same on a virtual clock.",
+    epilog="Example: tokentick simulate toy --preset busy --policy chunked",
+)
 @ledger_options
 @scheduler_options(list(POLICIES))
 @window_options

@@ -12,6 +12,7 @@ from ledgers.vocabulary import WORDS
 from mock_server.openai import FINGERPRINT, Generation, usage
 
 Content = Mapping[str, object]
+MARK = "\0"  # where a token's text goes
 
 
 def word(index: int) -> str:
@@ -34,8 +35,8 @@ class StreamEncoder:
             "model": generation.model,
             "system_fingerprint": FINGERPRINT,
         }
-        before, after = self._event(self._content("\0")).split(encode("\0")[1:-1])
-        self._before, self._after = before, after
+        # The last mark is ours: a client may name its model as it likes, but the name comes before the text.
+        self._before, self._after = self._event(self._content(MARK)).rsplit(encode(MARK)[1:-1], 1)
 
     def token(self, index: int) -> bytes:
         """Output token `index`, with the role beside the first one in a chat."""

@@ -31,7 +31,9 @@ ROWS_SHOWN = 40
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
 
 
-@click.command(epilog="Example: tokentick agree toy --preset head-of-line --policy all")
+@click.command(
+    short_help="Do all three agree?", epilog="Example: tokentick agree toy --preset head-of-line --policy all"
+)
 @ledger_options
 @scheduler_options([*POLICIES, "all"])
 @window_options
@@ -116,7 +118,9 @@ def _show_requests(directory: Path, result: PolicyResult) -> None:
     click.echo(request_table(rows, measured.info.config.slo, window_ns))
 
 
-@click.command(epilog="Example: tokentick report runs/demo/continuous/served --ticks")
+@click.command(
+    short_help="Look at runs again.", epilog="Example: tokentick report runs/demo/continuous/served --ticks"
+)
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--ticks", is_flag=True, help="Print the state after each tick, with its events if recorded.")
 @click.option(

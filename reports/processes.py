@@ -34,7 +34,7 @@ def mock_server(arguments: Sequence[str]) -> Iterator[str]:
             if code != 0:
                 raise TargetError(f"the mock server ended with code {code}: {_last_line(errors)}")
         finally:
-            _stop(process, signal.SIGKILL)
+            _stop(process, signal.SIGTERM)
 
 
 def load_generator(arguments: Sequence[str]) -> int:

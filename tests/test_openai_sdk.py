@@ -131,3 +131,12 @@ def test_a_request_id_is_echoed(client: openai.OpenAI) -> None:
         model="m", prompt=PROMPT, max_tokens=1, extra_headers={"X-Request-Id": "mine-7"}
     )
     assert raw.headers["x-request-id"] == "mine-7"
+
+
+@pytest.mark.parametrize("name", ["\0", 'a"b', "</data>\n\n", "模型"])
+def test_a_model_may_be_named_as_one_likes(client: openai.OpenAI, name: str) -> None:
+    """The name comes back in every chunk, and breaks nothing."""
+    stream = client.completions.create(model=name, prompt=PROMPT, max_tokens=2, stream=True)
+    chunks = list(stream)
+    assert {chunk.model for chunk in chunks} == {name}
+    assert [len(chunk.choices[0].text.split()) for chunk in chunks] == [1, 1, 0]

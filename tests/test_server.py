@@ -265,7 +265,11 @@ def test_a_port_in_use_is_one_line(server: MockServer, tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_the_server_with_one_line(tmp_path: Path) -> None:
     """The first row that cannot be written stops the server, and the file is named."""
-    script = "import resource, tokentick; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); tokentick.main()"
+    script = (
+        "import resource, tokentick\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
+        "tokentick.main()"
+    )
     arguments = ["serve", "--port", "0", "--json", "--out", str(tmp_path / "served"), "--ticks", "none"]
     process = subprocess.Popen(
         [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
