@@ -6,6 +6,10 @@ clock of one machine, so a difference is the client's error and the kernel's way
 of a minimal C client given too, that one takes turns with ours: what it shows is the floor of this machine.
 
     python benchmarks/stamp_error.py --truth PATH/truthd.c [--floor PATH/floor.c]
+
+The server takes `--port --ttft MS --itl MS --tokens N --log CSV` and logs for each request, among others,
+`recv_ns, first_ns, last_ns, sent, x_request_id`. The client takes `-P PORT -c STREAMS -n REQUESTS -t TOKENS
+-r RATE -o CSV`, sends `X-Request-ID: f-<i>` and writes `id, due_ns, send_ns, first_ns, last_ns, n`.
 """
 
 from __future__ import annotations

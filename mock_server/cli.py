@@ -79,10 +79,12 @@ TICKS = click.option(
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def serve(**options: Any) -> None:
     """Serve OpenAI's API from a tick scheduler on the real clock. Ctrl-C stops it."""
-    from mock_server.serve import serve as serve_until_stopped  # a simulation needs no HTTP
+    from mock_server.serve import listen  # a simulation needs no HTTP
+    from mock_server.serve import serve as serve_until_stopped
 
     settings = scheduler_from(options)
     config = settings_config(RunConfig(model=options["model"]), settings, window_from(options))
+    listening = listen(options["host"], options["port"])
     out: Path | None = options["out"]
     writer = None
     if out:
@@ -97,15 +99,13 @@ def serve(**options: Any) -> None:
             click.echo(f"tokentick mock server: {url}/v1  (policy {settings.policy}, {_describe(settings)})")
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve_until_stopped(settings, _serve_options(options), writer, announce))
+        runner.run(serve_until_stopped(listening, settings, _serve_options(options), writer, announce))
 
 
 def _serve_options(options: dict[str, Any]) -> ServeOptions:
     from mock_server.serve import ServeOptions
 
     return ServeOptions(
-        host=options["host"],
-        port=options["port"],
         model=options["model"],
         default_output_tokens=options["default_max_tokens"],
         grace_s=options["grace"],

@@ -18,6 +18,7 @@ from ledgers.vocabulary import count_tokens
 
 Api = Literal["chat", "completions"]
 MAX_OUTPUT_TOKENS = 1_000_000_000
+FINGERPRINT = "fp_tokentick"
 TokenLimit = Annotated[int, Meta(ge=1, le=MAX_OUTPUT_TOKENS)]
 
 
@@ -192,6 +193,3 @@ def whole_response(generation: Generation, id: str, created: int, text: str) -> 
             "system_fingerprint": FINGERPRINT,
         }
     )
-
-
-FINGERPRINT = "fp_tokentick"

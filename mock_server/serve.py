@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +30,6 @@ KEEPALIVE_S = 600.0
 class ServeOptions(msgspec.Struct, frozen=True):
     """How to serve, besides the scheduler's settings."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
     model: str = "tokentick-mock"
     default_output_tokens: int = 16
     grace_s: float = 5.0
@@ -39,7 +38,19 @@ class ServeOptions(msgspec.Struct, frozen=True):
     record_ticks: bool = True
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. InputError if the address cannot be had."""
+    try:
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+
+
 async def serve(
+    listening: socket.socket,
     settings: SchedulerSettings,
     options: ServeOptions,
     writer: RunWriter | None,
@@ -67,10 +78,13 @@ async def serve(
         keepalive_timeout=KEEPALIVE_S,
         shutdown_timeout=0.5,
     )
-    site = await _listen(runner, options)
+    await runner.setup()
+    site = web.SockSite(runner, listening, backlog=BACKLOG)
+    await site.start()
+    make_room_for_connections()
     shutdown.listen()
     gc.freeze()  # what lives as long as the process need not be looked at again
-    announce(_url(runner, options.host))
+    announce(_url(listening))
     try:
         await shutdown.asked.wait()
         await site.stop()
@@ -116,21 +130,8 @@ class Shutdown:
             self.fail(context.get("exception") or RuntimeError(context["message"]))
 
 
-async def _listen(runner: web.AppRunner, options: ServeOptions) -> web.TCPSite:
-    make_room_for_connections()
-    await runner.setup()
-    site = web.TCPSite(runner, options.host, options.port, backlog=BACKLOG)
-    try:
-        await site.start()
-    except OSError as error:
-        await runner.cleanup()
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot listen on {options.host}:{options.port}: {reason}") from None
-    return site
-
-
-def _url(runner: web.AppRunner, host: str) -> str:
-    port = runner.addresses[0][1]
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -48,12 +48,24 @@ def serving(out: Path, *arguments: str) -> Iterator[MockServer]:
         process.stdout.close()
 
 
-def tokentick(*arguments: str, cwd: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def tokentick(
+    *arguments: str, cwd: Path, timeout: float = 60, command: Sequence[str] = COMMAND
+) -> subprocess.CompletedProcess[str]:
     """A command run to its end in `cwd`."""
     environment = {**os.environ, "COLUMNS": "80"}
     return subprocess.run(
-        [*COMMAND, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout
+        [*command, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout
     )
+
+
+def on_full_disk(most_bytes: int) -> list[str]:
+    """The front door in a process that cannot make a file larger than this."""
+    script = (
+        "import resource, tokentick\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({most_bytes}, {most_bytes}))\n"
+        "tokentick.main()"
+    )
+    return [sys.executable, "-c", script]
 
 
 def json_lines(path: Path) -> list[dict[str, object]]:

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ledgers.rundir import Run
-from tests.conftest import MockServer, json_lines, refused, serving, tokentick
+from tests.conftest import MockServer, json_lines, on_full_disk, refused, serving, tokentick
 
 HARDWARE = "prefill_tokens_per_tick = 50\nkv_budget_tokens = 100000\ndecode_slots = 1\ntick_s = 0.02\n"
 
@@ -265,14 +264,9 @@ def test_a_port_in_use_is_one_line(server: MockServer, tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_the_server_with_one_line(tmp_path: Path) -> None:
     """The first row that cannot be written stops the server, and the file is named."""
-    script = (
-        "import resource, tokentick\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
-        "tokentick.main()"
-    )
     arguments = ["serve", "--port", "0", "--json", "--out", str(tmp_path / "served"), "--ticks", "none"]
     process = subprocess.Popen(
-        [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*on_full_disk(3000), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     server = MockServer(json.loads(process.stdout.readline())["url"], process, tmp_path / "served")

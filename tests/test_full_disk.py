@@ -1,0 +1,38 @@
+"""A disk that fills up in the middle of a run: one line, exit code 2, and what was written can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ledgers.rundir import Run
+from tests.conftest import MockServer, on_full_disk, refused, tokentick
+
+ENOUGH_FOR_SOME_ROWS = 4_000
+
+
+def check_what_is_left(out: Path) -> None:
+    """The rows that fitted are there, the directory says that it is not complete, and it can be reported."""
+    run = Run(out)
+    assert not run.info.complete
+    assert 0 < len(list(run.rows())) < 16
+    assert run.notes
+    report = tokentick("report", str(out), cwd=out)
+    assert report.returncode == 0
+    assert "NOT COMPLETE" in report.stdout
+    assert "cut off" in report.stdout
+
+
+def test_a_simulation_on_a_full_disk(tmp_path: Path) -> None:
+    """`simulate` names the file that could not be written."""
+    arguments = ["simulate", "toy", "--ticks", "none", "--out", "out"]
+    result = tokentick(*arguments, cwd=tmp_path, command=on_full_disk(ENOUGH_FOR_SOME_ROWS))
+    refused(result, 2, "requests.jsonl")
+    check_what_is_left(tmp_path / "out")
+
+
+def test_a_measurement_on_a_full_disk(server: MockServer, tmp_path: Path) -> None:
+    """`run` stops as well, rather than measure what it cannot keep."""
+    arguments = ["run", "toy", "--request-rate", "50", "--base-url", server.url, "--out", "out", "--quiet"]
+    result = tokentick(*arguments, cwd=tmp_path, command=on_full_disk(ENOUGH_FOR_SOME_ROWS))
+    refused(result, 2, "requests.jsonl")
+    check_what_is_left(tmp_path / "out")
