@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
@@ -74,10 +75,11 @@ class Server:
         job = self._submit(request, generation, stream)
         response = web.StreamResponse(headers={**headers, **_STREAM_HEADERS})
         try:
-            await response.prepare(request)
-            stream.open()
-            await stream.ended
-            await response.write_eof()
+            with suppress(ConnectionResetError):  # the client has left, which is not an error of ours
+                await response.prepare(request)
+                stream.open()
+                await stream.ended
+                await response.write_eof()
         finally:
             self._leave(job)
         return response

@@ -178,10 +178,16 @@ def run_text(info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] 
 
 
 def request_table(rows: Sequence[RequestRow], slo: Slo, t_obs_ns: int) -> str:
-    """The ledger, a line per request in order of arrival; times in ms, the arrival in s."""
+    """The ledger, a line per request in order of arrival; times in ms, the arrival in s.
+
+    A column of which nothing is known is left out.
+    """
     columns = ["id", "class", "prompt", "output", "arrival", "queue", "TTFT", "TPOT", "E2E", "SLO"]
     ordered = sorted(rows, key=lambda row: origin_ns(row) or 0)
-    return table(columns, [_request_cells(row, slo, t_obs_ns) for row in ordered], left=2)
+    cells = [_request_cells(row, slo, t_obs_ns) for row in ordered]
+    known = [i for i in range(len(columns)) if any(line[i] != DASH for line in cells)]
+    left = sum(columns[i] in ("id", "class") for i in known)
+    return table([columns[i] for i in known], [[line[i] for i in known] for line in cells], left=left)
 
 
 def _request_cells(row: RequestRow, slo: Slo, t_obs_ns: int) -> list[str]:

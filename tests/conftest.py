@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import pytest
 
@@ -31,11 +31,12 @@ class MockServer(NamedTuple):
 
 
 @contextmanager
-def serving(out: Path, *arguments: str) -> Iterator[MockServer]:
+def serving(out: Path, *arguments: str, stderr: IO[str] | None = None) -> Iterator[MockServer]:
     """`tokentick serve` on a free port, its run directory at `out`; killed at the end if it still runs."""
     process = subprocess.Popen(
         [*COMMAND, "serve", "--port", "0", "--json", "--out", str(out), *arguments],
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     )
     assert process.stdout is not None

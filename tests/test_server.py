@@ -160,6 +160,25 @@ def test_a_client_that_leaves_frees_its_slot_and_its_memory(one_slot: MockServer
     assert ticks[2]["prefill_start"] - max(ticks[0]["cancel"], ticks[1]["cancel"]) <= 2
 
 
+def test_clients_that_leave_leave_no_trace_in_the_log(tmp_path: Path) -> None:
+    """Before the headers, in the stream, after the end, by FIN or by RST: nothing on stderr, nothing held."""
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        serving(tmp_path / "served", "--tick", "0.01", stderr=errors) as server,
+    ):
+        for stream in (True, False):
+            for linger in (b"\0" * 8, b"\1\0\0\0\0\0\0\0"):
+                for seconds in (0, 0.05, 0.3):
+                    client = send(server, {"prompt": "time", "max_tokens": 10, "stream": stream})
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    time.sleep(seconds)
+                    client.close()
+        wait_until(lambda: state(server)["idle"])
+        assert state(server)["kv_reserved"] == 0
+        assert server.stop() == 0
+    assert (tmp_path / "errors").read_text() == ""
+
+
 def test_a_reader_that_stops_does_not_stop_the_others(tmp_path: Path) -> None:
     """A client that never reads is cut off at a bound; the stream beside it keeps its ticks."""
     hardware = tmp_path / "fast.toml"
