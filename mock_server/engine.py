@@ -115,7 +115,7 @@ class Engine:
         if self.anchor_ns is None:
             self.anchor_ns = job.received_ns
         job.arrival_ns = job.received_ns - self.anchor_ns
-        job.id = f"S{self._received_count:06d}"
+        job.id = f"S{self._received_count}"
         self._received_count += 1
         if self._record_tokens:
             job.token_ns = []

@@ -6,7 +6,8 @@ that rests on the largest sample, for there are too few.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from ledgers.metrics import classify, e2e_ns, leave_ns, meets, origin_ns, queue_delay_ns, tpot_ns, ttft_ns
@@ -146,7 +147,11 @@ def littles_law(summary: dict[str, Any]) -> str:
         return ""
     applies = "applies" if law["applies"] else "does not apply"
     head = f"Little's law {applies}: L {number(law['concurrency_mean'])}, X * W {number(law['product'])}"
-    return "\n".join([head, *(f"  {reason}" for reason in law["reasons"])])
+    return "\n".join([head, *(line for reason in law["reasons"] for line in _indented(reason))])
+
+
+def _indented(text: str) -> list[str]:
+    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _with(value: float | None, unit: str) -> str:
@@ -227,21 +232,31 @@ TICK_COLUMNS = {
     "prefill": "prefill",
     "ready": "ready",
     "emitted": "emitted",
-    "kv_res": "kv_reserved",
-    "kv_used": "kv_cached",
+    "reserved": "kv_reserved",
+    "cached": "kv_cached",
 }
+EVENTS_FROM = sum(max(len(name), 5) + 1 for name in TICK_COLUMNS) + 2
 
 
 def tick_lines(ticks: Iterable[TickRow]) -> Iterator[str]:
-    """The state after each tick, with what happened in it where that was recorded."""
-    yield "".join(f"{name:>8}" for name in TICK_COLUMNS) + "  events"
+    """The state after each tick, with what happened in it, a line per kind, where that was recorded."""
+    yield _tick_cells({name: name for name in TICK_COLUMNS}) + "  events"
     for tick in ticks:
-        yield "".join(f"{getattr(tick, name):>8}" for name in TICK_COLUMNS.values()) + _events(tick)
+        cells = _tick_cells({name: getattr(tick, field) for name, field in TICK_COLUMNS.items()})
+        first, *more = list(_event_lines(tick)) or [""]
+        yield f"{cells}  {first}".rstrip()
+        for line in more:
+            yield " " * EVENTS_FROM + line
 
 
-def _events(tick: TickRow) -> str:
-    """What happened, the kinds in order of their first event: `token R01 R02  finish R02`."""
+def _tick_cells(values: Mapping[str, object]) -> str:
+    return "".join(f"{value!s:>{max(len(name), 5) + 1}}" for name, value in values.items())
+
+
+def _event_lines(tick: TickRow) -> Iterator[str]:
+    """The kinds in order of their first event, each with its requests: `token R01 R02`."""
     happened: dict[str, list[str]] = {}
     for kind, id in tick.events or ():
         happened.setdefault(kind, []).append(id)
-    return "".join(f"  {kind} {' '.join(ids)}" for kind, ids in happened.items())
+    for kind, ids in happened.items():
+        yield from wrap(f"{kind} {' '.join(ids)}", WIDTH - EVENTS_FROM, subsequent_indent="  ")
