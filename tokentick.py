@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -34,7 +36,11 @@ class FrontDoor(click.Group):
         return command
 
 
-@click.group(cls=FrontDoor, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
+@click.group(
+    cls=FrontDoor,
+    epilog="Example: tokentick agree toy --policy all",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
 @click.version_option(package_name="tokentick")
 def cli() -> None:
     """Mock LLM server, load generator and simulator over one tick scheduler, and proof that they agree."""
@@ -61,11 +67,26 @@ def main() -> None:
     except TokentickError as error:
         click.echo(f"tokentick: {error}", err=True)
         code = error.exit_code
+    except MemoryError:
+        click.echo("tokentick: out of memory", err=True)
+        code = 2
     except (click.Abort, KeyboardInterrupt):
         code = 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left; nothing more to say
-        code = 141
+    except OSError as error:  # files are the commands' to handle: what is left is our own output
+        click.echo(f"tokentick: cannot write the output: {error.strerror}", err=True)
+        code = 2
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End with `code`, also if the last of the output cannot be written any more."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter will flush again
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"tokentick: cannot write the output: {error.strerror}", err=True)
+            code = code or 2
     sys.exit(code)
 
 

@@ -57,7 +57,9 @@ class Pacing:
         if self.speed <= 0:
             raise InputError(f"speed {float(self.speed):g}: must be above 0")
         if self.speed != 1 and (rate or self.arrival):
-            raise InputError("speed scales a trace's own times: give a speed or a request rate, not both")
+            raise InputError(
+                "speed scales a trace's own times, but here the request rate sets them (a preset has one too)"
+            )
         if self.arrival is not None and self.arrival not in PROCESSES:
             raise InputError(f"arrival {self.arrival}: known are {', '.join(PROCESSES)}")
         if self.arrival is not None and rate is None:

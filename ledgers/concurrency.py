@@ -79,7 +79,7 @@ def littles_law(
         throughput_rps=len(e2e_ns) * 1e9 / t_obs_ns,
         e2e_mean_s=sum(e2e_ns) / len(e2e_ns) / 1e9 if e2e_ns else None,
         product=product if e2e_ns else None,
-        applies=stable and close,
+        applies=stable and close and bool(e2e_ns),
         stable=stable,
         grew_share=_grew_share(flight, t_obs_ns),
         in_flight_at_end=others.get("unfinished", 0),

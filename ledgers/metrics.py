@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from itertools import pairwise
 from typing import Literal
 
 from ledgers.concurrency import InFlight
@@ -138,6 +139,27 @@ def classify(outcome: Outcome | None, left_ns: int | None, t_obs_ns: int) -> Out
     return outcome if outcome is not None and left_ns <= t_obs_ns else "unfinished"
 
 
+def window_end_ns(last_arrival_ns: int, tail_s: Tail) -> int:
+    """T_obs as far as it is known before the run; with `drain` there is no end to exceed."""
+    return NEVER if tail_s == "drain" else last_arrival_ns + to_ns(tail_s)
+
+
+def completed_by(row: RequestRow, t_obs_ns: int) -> bool:
+    return classify(row.outcome, leave_ns(row), t_obs_ns) == "completed"
+
+
+def distributed_ns(row: RequestRow) -> dict[str, list[int]]:
+    """What a completed request adds to the distributions that are kept as histograms, by tag."""
+    values = {"ttft": ttft_ns(row), "e2e": e2e_ns(row)}
+    known = {tag: [value] for tag, value in values.items() if value is not None}
+    return {**known, "itl": gaps_ns(row)}
+
+
+def gaps_ns(row: RequestRow) -> list[int]:
+    """ITL: every gap between consecutive token events, where they were recorded."""
+    return [after - before for before, after in pairwise(row.token_ns or ())]
+
+
 COLUMNS: dict[str, Callable[[RequestRow], int | None]] = {
     "origin": origin_ns,
     "leave": leave_ns,
@@ -186,7 +208,8 @@ class Observations:
         self.last_arrival_ns = max(self.last_arrival_ns, arrival)
         if row.outcome != "not_sent":
             self.last_offered_ns = max(self.last_offered_ns, arrival)
-        self.last_end_ns = max(self.last_end_ns, row.end_ns or 0, row.last_token_ns or 0)
+        if row.outcome not in NEVER_IN_FLIGHT:
+            self.last_end_ns = max(self.last_end_ns, row.end_ns or 0, row.last_token_ns or 0)
 
     def window_ns(self, tail_s: Tail, cut_short: bool) -> int:
         """T_obs; what a run that was cut short never sent does not count as offered."""

@@ -83,6 +83,7 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
 class TickRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The state after one tick, as scheduler tables show it.
 
+    `starved` counts sequences that held a slot for prefill and got no tokens; it is left out when 0.
     `late_ns` is how late the tick ran (served only); `events` are `[kind, request id]` pairs in the order
     in which they happened, where they were recorded.
     """
@@ -94,6 +95,7 @@ class TickRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     emitted: int
     kv_reserved: int
     kv_cached: int
+    starved: int = 0
     late_ns: int | None = None
     events: list[tuple[str, str]] | None = None
 

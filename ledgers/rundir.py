@@ -209,9 +209,14 @@ class RunWriter:
             raise InputError(f"{self.path / name}: {error.strerror}") from None
 
 
+def json_file(value: Any) -> bytes:
+    """A value as the content of a JSON file that people can read."""
+    return msgspec.json.format(encode(value), indent=2) + b"\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file so that a reader sees the old or the new one, never half of it."""
-    data = msgspec.json.format(encode(value), indent=2) + b"\n"
+    data = json_file(value)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -251,9 +256,8 @@ class Run:
                 raise InputError(f"{path}: schema {schema!r}, this version reads {SCHEMA}")
             return msgspec.json.decode(data, type=RunInfo)
         except FileNotFoundError:
-            inside = next(
-                (f"; {found.parent} is one" for found in sorted(path.parent.glob("*/*/run.json"))), ""
-            )
+            below = [*sorted(path.parent.glob("*/run.json")), *sorted(path.parent.glob("*/*/run.json"))]
+            inside = f"; {below[0].parent} is one" if below else ""
             raise InputError(f"{path.parent}: not a run directory (it has no run.json{inside})") from None
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from None
@@ -264,12 +268,23 @@ class Run:
         path = self.path / name
         if not path.exists():
             return
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    self.notes.append(f"{name}: line {number} is cut off and left out")
-                    return
-                try:
-                    yield decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    raise InputError(f"{path}: line {number}: {error}") from None
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if not line.endswith(b"\n"):
+                        self._note(f"{name}: line {number} is cut off and left out")
+                        return
+                    yield _decoded(decode, line, f"{path}: line {number}")
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from None
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+def _decoded(decode: Callable[[bytes], T], line: bytes, where: str) -> T:
+    try:
+        return decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{where}: {error}") from None

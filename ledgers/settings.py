@@ -18,11 +18,11 @@ Positive = Annotated[int, Meta(ge=1)]
 class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The machine a tick scheduler models. The defaults are the toy hardware."""
 
-    tick_s: Annotated[float, Meta(gt=0)] = 0.1
+    tick_s: Annotated[float, Meta(gt=0, le=3600)] = 0.1
     prefill_tokens_per_tick: Positive = 24
     decode_slots: Positive = 3
     kv_budget_tokens: Positive = 72
-    kv_mb_per_token: Annotated[float, Meta(gt=0)] = 0.25
+    kv_mb_per_token: Annotated[float, Meta(gt=0, le=1e6)] = 0.25
 
     @property
     def tick_ns(self) -> int:

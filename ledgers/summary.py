@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ import msgspec
 
 from ledgers.concurrency import littles_law
 from ledgers.distributions import Distribution, distribution, nearest_rank
+from ledgers.errors import InputError
 from ledgers.histograms import Histogram, read_log
-from ledgers.metrics import NEVER_IN_FLIGHT, Observations
+from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns
 from ledgers.rows import FAILURES, OUTCOMES, Outcome, RequestRow
-from ledgers.rundir import Run, write_json
+from ledgers.rundir import Run, json_file, write_json
 from ledgers.settings import Hardware
 from ledgers.units import NS_PER_MS, NS_PER_S, exact
 from ledgers.utilization import Admissions, TickFigures, tick_figures
@@ -27,21 +27,30 @@ from ledgers.utilization import Admissions, TickFigures, tick_figures
 EXACT_METRICS = ("queue_delay", "send_lag", "ttft", "ttft_from_send", "tpot", "e2e")
 LATE_NS = 10 * NS_PER_MS  # a send this late moves a request by more than agreement tolerates
 LATE_SHARE = 0.01
+MOST_CAUSES = 1_000  # kept apart; a server that numbers its errors must not fill the memory
+CAUSES_TOLD = 5
 BUSY_CPU_SHARE = 0.9  # of one core: above it a process has no time left to be punctual
 
 
 def write_summary(path: Path) -> dict[str, Any]:
     """Rebuild `summary.json` of a run directory, and return its content. InputError if it cannot be done."""
     summary = summarize(Run(path))
-    write_json(path / "summary.json", summary)
+    save_summary(path, summary)
     return summary
+
+
+def save_summary(path: Path, summary: dict[str, Any]) -> None:
+    """Replace `summary.json` unless it says just this. InputError if it cannot be written."""
+    file = path / "summary.json"
+    if not file.is_file() or file.read_bytes() != json_file(summary):
+        write_json(file, summary)
 
 
 def summarize(run: Run) -> dict[str, Any]:
     """The content of `summary.json`. Durations are in ms, rates per second; None is not known, never 0.
 
-    Latencies are over the requests that completed in the window, but ITL over the whole run. Requests of a
-    killed run that left no row count as unfinished.
+    Latencies are over the requests that completed in the window. Requests that left no row count as
+    unfinished.
     """
     seen = _Seen(run)
     t_obs_ns = seen.observations.window_ns(
@@ -53,12 +62,13 @@ def summarize(run: Run) -> dict[str, Any]:
         "window_s": t_obs_ns / NS_PER_S,
         "complete": run.info.complete,
         "interrupted": run.info.interrupted,
-        **whole.figures(seen.itl.distribution() if seen.itl else None),
+        **whole.figures((seen.itl or _recorded_gaps(run, t_obs_ns)).distribution()),
         "without_row": seen.without_row,
         **_of_everything(seen, whole, statuses, t_obs_ns),
         **_of_ticks(run, seen.admissions, t_obs_ns),
         "by_class": _by_class(seen.observations, statuses, t_obs_ns),
         "by_outcome": {outcome: whole.counts[outcome] for outcome in OUTCOMES if whole.counts[outcome]},
+        "failures": seen.failures.figures(),
         "client": _client(run, seen.observations) if run.info.kind == "measured" else None,
     }
     built: dict[str, Any] = msgspec.to_builtins(summary)
@@ -72,19 +82,45 @@ class _Seen:
         self.observations = Observations(run.info.config.slo)
         self.admissions = Admissions()
         self.itl = read_log(run.path / "histograms.hlog").get("itl")
-        recorded = None if self.itl else Histogram()
+        self.failures = Failures()
         for row in run.rows():
             self.observations.add(row)
             self.admissions.add(row)
-            if recorded and row.outcome == "completed":
-                recorded.record_all(_gaps(row))
-        self.itl = self.itl or recorded
-        planned = 0 if run.info.complete else run.info.ledger.requests or 0
-        self.without_row = max(0, planned - len(self.observations))
+            self.failures.add(row)
+        planned = run.info.ledger.requests
+        rows = len(self.observations)
+        if planned is not None and rows > planned:
+            raise InputError(f"{run.path}: {rows} rows in requests.jsonl for a ledger of {planned} requests")
+        self.without_row = max(0, (planned or 0) - rows)
 
 
-def _gaps(row: RequestRow) -> list[int]:
-    return [after - before for before, after in pairwise(row.token_ns or ())]
+class Failures:
+    """The causes of failures, the most frequent first; each with outcome, phase, error and count."""
+
+    def __init__(self) -> None:
+        self._causes: Counter[tuple[str, str | None, str]] = Counter()
+
+    def add(self, row: RequestRow) -> None:
+        if row.outcome in FAILURES:
+            cause = (row.outcome, row.phase, row.error or "")
+            known = cause in self._causes or len(self._causes) < MOST_CAUSES
+            self._causes[cause if known else (row.outcome, None, "other causes")] += 1
+
+    def figures(self) -> list[dict[str, Any]]:
+        names = ("outcome", "phase", "error", "count")
+        return [
+            dict(zip(names, (*cause, count), strict=True))
+            for cause, count in self._causes.most_common(CAUSES_TOLD)
+        ]
+
+
+def _recorded_gaps(run: Run, t_obs_ns: int) -> Histogram:
+    """ITL from the rows, where no histogram was kept but token times were."""
+    histogram = Histogram()
+    for row in run.rows():
+        if completed_by(row, t_obs_ns):
+            histogram.record_all(gaps_ns(row))
+    return histogram
 
 
 class _Group:
@@ -164,7 +200,9 @@ def _of_everything(seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns
         },
         "concurrency_mean": flight.mean(0, t_obs_ns),
         "concurrency_peak": flight.peak(),
-        "littles_law": littles_law(flight, t_obs_ns, observations.last_offered_ns, e2e_ns, ended_otherwise),
+        "littles_law": None
+        if seen.without_row  # their time in flight is not known
+        else littles_law(flight, t_obs_ns, observations.last_offered_ns, e2e_ns, ended_otherwise),
     }
 
 

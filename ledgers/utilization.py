@@ -44,7 +44,7 @@ class Admissions:
     def __init__(self) -> None:
         self.prefilled_tokens = 0
         self._changes: Counter[int] = Counter()
-        self._first_of: dict[int, tuple[int, str]] = {}
+        self._first_of: dict[int, tuple[int, int, int, str]] = {}
 
     def add(self, row: RequestRow) -> None:
         if row.ticks is None or (start := row.ticks.prefill_start) is None:
@@ -57,7 +57,8 @@ class Admissions:
         self._changes[start] += 1
         if end is not None:
             self._changes[end] -= 1
-        this = (origin_ns(row) or 0, row.id)
+        # Ties are broken as the rotation does, then by number: the rows do not tell the order of the ledger.
+        this = (origin_ns(row) or 0, row.ticks.first_token or 0, len(row.id), row.id)
         self._first_of[start] = min(self._first_of.get(start, this), this)
 
     def in_prefill(self) -> tuple[list[int], list[int]]:
@@ -71,7 +72,7 @@ class Admissions:
     def heads(self) -> tuple[list[int], list[str]]:
         """Ticks at which requests were admitted, ascending, and the first of each by arrival."""
         starts = sorted(self._first_of)
-        return starts, [self._first_of[start][1] for start in starts]
+        return starts, [self._first_of[start][-1] for start in starts]
 
 
 def tick_figures(
@@ -89,7 +90,8 @@ def tick_figures(
     last = -1
     for row in ticks:
         last = row.tick
-        busy = row.emitted + min(hardware.decode_slots - row.emitted, _level(changes, row.tick))
+        holding = min(hardware.decode_slots - row.emitted, _level(changes, row.tick))
+        busy = row.emitted + holding - row.starved
         emitted, advanced, cached = emitted + row.emitted, advanced + busy, cached + row.kv_cached
         if row.tick * hardware.tick_ns <= t_obs_ns:
             peak = max(peak, row.kv_cached)

@@ -15,7 +15,7 @@ import msgspec
 
 from ledgers.errors import InputError
 from ledgers.machine import loop_factory
-from ledgers.options import ledger_from, ledger_options, request_rate, window_from, window_options
+from ledgers.options import ledger_from, ledger_options, number, request_rate, window_from, window_options
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
 from ledgers.settings import WindowSettings
 from ledgers.summary import write_summary
@@ -51,14 +51,14 @@ Example:
 @click.option("--ignore-eos", is_flag=True, help="Ask for the full output length (vLLM, SGLang, llama.cpp).")
 @click.option(
     "--request-timeout",
-    type=click.FloatRange(0, min_open=True),
+    callback=number(),
     metavar="SECONDS",
     help="Give up on a request this long after it was sent.  [default: never]",
 )
 @click.option(
     "--connect-timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=30.0,
+    callback=number(),
+    default="30",
     show_default=True,
     metavar="SECONDS",
     help="For a connection to open, and for an answer in the preflight.",
@@ -128,8 +128,8 @@ def _plan(options: dict[str, Any]) -> Plan:
         preflight=not options["no_preflight"],
         warm_ups=options["num_warmups"],
         reset_mock=options["reset_mock"],
-        request_timeout_s=options["request_timeout"],
-        connect_timeout_s=options["connect_timeout"],
+        request_timeout_s=None if options["request_timeout"] is None else float(options["request_timeout"]),
+        connect_timeout_s=float(options["connect_timeout"]),
         # The tail of a preset only classifies; a tail that was asked for ends the run.
         cut_after_ns=_as_ns(window.tail_ns) if _cuts(options) else None,
         record_tokens=options["record_tokens"],

@@ -14,6 +14,7 @@ import msgspec
 from ledgers.errors import TargetError
 from ledgers.ledger import Ledger
 from ledgers.machine import make_room_for_connections
+from ledgers.metrics import window_end_ns
 from ledgers.rows import RequestRow
 from ledgers.rundir import Clock, LedgerInfo, RunConfig, RunInfo, RunWriter
 from ledgers.units import NS_PER_MS
@@ -132,7 +133,8 @@ async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, fou
         plan.show(f"note: {note}")
     info = _info(plan, transport, found)
     writer = RunWriter(plan.out, info)
-    log = RunLog(writer, record_tokens=plan.record_tokens, scrub=plan.scrub)
+    t_obs_ns = window_end_ns(rows[-1].arrival_ns or 0, plan.config.tail_s)
+    log = RunLog(writer, t_obs_ns=t_obs_ns, record_tokens=plan.record_tokens, scrub=plan.scrub)
     loop = OpenLoop(
         rows,
         _schedule(rows, transport),

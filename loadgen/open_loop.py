@@ -90,6 +90,8 @@ class OpenLoop:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+            if self.interrupted:  # one more Ctrl-C must not keep the files from being completed
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
             preparing.cancel()
             for alarm in (self._send_alarm, self._cut_alarm, self._heart):
                 alarm.close()

@@ -16,6 +16,7 @@ from loadgen.dialects.dialect import error_text
 from loadgen.target import Target
 
 IDLE_WITHIN_S = 30.0
+MOST_SAID = 200  # characters of what a server or a library says
 _RETRY_S = 0.1
 
 
@@ -71,7 +72,8 @@ async def _ask(
 
 def _cause(error: BaseException) -> str:
     number = getattr(getattr(error, "os_error", error), "errno", None)
-    return os.strerror(number) if number else str(error) or type(error).__name__
+    text = os.strerror(number) if number else " ".join(str(error).split())
+    return text[:MOST_SAID] or type(error).__name__
 
 
 def _reason(status: int, body: bytes) -> str:
@@ -81,7 +83,7 @@ def _reason(status: int, body: bytes) -> str:
         content = None
     text = error_text(content) if isinstance(content, dict) else ""
     hint = " (is the API key right?)" if status in (401, 403) else ""
-    return f"HTTP {status}{': ' if text else ''}{' '.join(text.split())[:200]}{hint}"
+    return f"HTTP {status}{': ' if text else ''}{' '.join(text.split())[:MOST_SAID]}{hint}"
 
 
 def _first_model(body: bytes) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 
 from ledgers.histograms import IntervalLog
-from ledgers.metrics import e2e_ns, send_lag_ns, ttft_ns
+from ledgers.metrics import NEVER, completed_by, distributed_ns, send_lag_ns
 from ledgers.rows import RequestRow
 from ledgers.rundir import RunWriter
 from ledgers.units import NS_PER_MS, NS_PER_S
@@ -24,8 +23,14 @@ class RunLog:
     """Appends to the run directory. Clock readings come in as arguments, but for the CPU time it samples."""
 
     def __init__(
-        self, writer: RunWriter, *, record_tokens: bool = False, scrub: Callable[[str], str] = str
+        self,
+        writer: RunWriter,
+        *,
+        t_obs_ns: int = NEVER,
+        record_tokens: bool = False,
+        scrub: Callable[[str], str] = str,
     ) -> None:
+        """Histograms hold what completed by `t_obs_ns`, in ns from t0."""
         self.outcomes: Counter[str] = Counter()
         self.reads = ReadCounts()
         self.in_flight = 0
@@ -33,6 +38,7 @@ class RunLog:
         self.client_limited = False  # this machine ran out of something that a request needed
         self._writer = writer
         writer.open_files("health.jsonl", "histograms.hlog")
+        self._t_obs_ns = t_obs_ns
         self._record_tokens = record_tokens
         self._scrub = scrub
         self._t0_ns = 0
@@ -59,15 +65,15 @@ class RunLog:
     def ended(self, recorder: Recorder) -> None:
         """An exchange ended: its row is written at once, so that a kill cannot take it."""
         self.in_flight -= 1
-        row = recorder.row(self._t0_ns, record_tokens=self._record_tokens, scrub=self._scrub)
-        self._add(row)
+        row = recorder.row(self._t0_ns, record_tokens=True, scrub=self._scrub)
         self.client_limited |= (row.error or "").startswith(CLIENT_LIMIT)
-        if row.outcome == "completed":
-            self._record("ttft", ttft_ns(row))
-            self._record("e2e", e2e_ns(row))
-            gaps = (after - before for before, after in pairwise(recorder.token_ns))
-            self._histograms["itl"].record_all(gaps)
-        self._record("send_lag", send_lag_ns(row))
+        if completed_by(row, self._t_obs_ns):
+            for tag, values_ns in distributed_ns(row).items():
+                self._histograms[tag].record_all(values_ns)
+        if (lag_ns := send_lag_ns(row)) is not None:
+            self._histograms.record("send_lag", lag_ns)
+        row.token_ns = row.token_ns if self._record_tokens else None
+        self._add(row)
 
     def not_sent(self, planned: RequestRow) -> None:
         self._add(unsent(planned))
@@ -115,10 +121,6 @@ class RunLog:
         assert row.outcome is not None
         self.outcomes[row.outcome] += 1
         self._writer.add(row)
-
-    def _record(self, tag: str, value_ns: int | None) -> None:
-        if value_ns is not None:
-            self._histograms.record(tag, value_ns)
 
     def _close_interval(self, t_ns: int) -> None:
         lines = self._histograms.lines(self._interval_start_ns, t_ns)

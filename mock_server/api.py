@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
 
 from ledgers.rows import encode
 from ledgers.rundir import tool_version
@@ -19,6 +20,7 @@ from mock_server.sse import StreamEncoder, word
 from mock_server.ticker import Ticker
 
 MAX_BODY_BYTES = 64 * 2**20
+TOO_LARGE = ApiError(f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB", status=413)
 
 
 class Server:
@@ -56,6 +58,8 @@ class Server:
         return await self._generate(request, "completions")
 
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            raise TOO_LARGE
         generation = parse(api, await request.read(), self.default_output_tokens)
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
@@ -173,7 +177,7 @@ class Server:
     async def reset(self, _: web.Request) -> web.Response:
         if not self.engine.reset():
             count = len(self.engine.jobs)
-            raise ApiError(f"{count} requests are in flight", status=409, type="conflict", code="in_flight")
+            raise ApiError(f"requests in flight: {count}", status=409, type="conflict", code="in_flight")
         self.ledger.start_over()
         return _json({"status": "reset"})
 
@@ -199,8 +203,9 @@ async def openai_errors(
     except ApiError as error:
         return _refusal(error)
     except web.HTTPRequestEntityTooLarge:
-        limit = MAX_BODY_BYTES // 2**20
-        return _refusal(ApiError(f"The request body is larger than {limit} MiB", status=413))
+        return _refusal(TOO_LARGE)
+    except RequestPayloadError as error:
+        return _refusal(ApiError(f"We could not read the body of your request: {error}"))
     except web.HTTPNotFound:
         message = f"Invalid URL ({request.method} {request.path})"
         return _refusal(ApiError(message, status=404, code="unknown_url"))

@@ -14,6 +14,7 @@ from ledgers.machine import loop_factory
 from ledgers.options import (
     ledger_from,
     ledger_options,
+    number,
     request_rate,
     scheduler_from,
     scheduler_options,
@@ -64,13 +65,16 @@ TICKS = click.option(
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
-    default=5.0,
+    metavar="SECONDS",
+    callback=number(zero=True),
+    default="5",
     show_default=True,
-    help="Seconds that open streams get when the server is stopped.",
+    help="How long open streams may go on when the server is stopped.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Stream the served ledger into this run directory."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Stream the served ledger into this run directory; POST /mock/reset starts it over.",
 )
 @RECORD_TOKENS
 @RECORD_EVENTS
@@ -108,7 +112,7 @@ def _serve_options(options: dict[str, Any]) -> ServeOptions:
     return ServeOptions(
         model=options["model"],
         default_output_tokens=options["default_max_tokens"],
-        grace_s=options["grace"],
+        grace_s=float(options["grace"]),
         record_tokens=options["record_tokens"],
         record_events=options["record_events"],
         record_ticks=options["ticks"] == "all",

@@ -121,7 +121,8 @@ _DECODERS: dict[Api, msgspec.json.Decoder[Any]] = {
     "chat": msgspec.json.Decoder(ChatRequest),
     "completions": msgspec.json.Decoder(CompletionRequest),
 }
-_FIELD = re.compile(r"at `\$\.?([^`]*)`|field `([^`]*)`")
+_PATH = re.compile(r" - at `\$\.([^`]*)`")
+_FIELD = re.compile(r"field `([^`]*)`")
 
 
 def parse(api: Api, body: bytes, default_output_tokens: int) -> Generation:
@@ -147,9 +148,8 @@ def _decode(api: Api, body: bytes) -> Any:
     try:
         return _DECODERS[api].decode(body)
     except msgspec.ValidationError as error:
-        match = _FIELD.search(str(error))
-        param = next((group for group in match.groups() if group), None) if match else None
-        raise ApiError(f"Invalid request: {error}", param=param) from None
+        match = _PATH.search(str(error)) or _FIELD.search(str(error))
+        raise ApiError(f"Invalid request: {error}", param=match[1] if match else None) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(f"We could not parse the JSON body of your request: {error}") from None
 

@@ -122,6 +122,7 @@ class Scheduler:
         self.kv = KvPool(hardware.kv_budget_tokens)
         self.queue: deque[Sequence] = deque()
         self.tick = -1
+        self.starved = 0  # slot holders that get no prefill tokens in this tick (for policies)
         self._events: list[Event] = []
 
     @property
@@ -143,6 +144,7 @@ class Scheduler:
         if tick <= self.tick:
             raise ValueError(f"tick {tick} after tick {self.tick}")
         self.tick = tick
+        self.starved = 0
         self._events = []
         for sequence in arrivals:
             self._arrive(sequence)
@@ -158,6 +160,7 @@ class Scheduler:
             emitted=emitted,
             kv_reserved=self.kv.reserved,
             kv_cached=self.kv.cached,
+            starved=self.starved,
         )
         return Step(row, self._events)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 import socket
 import time
@@ -12,6 +13,8 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
 
 from ledgers.errors import InputError
 from ledgers.machine import make_room_for_connections
@@ -40,6 +43,8 @@ class ServeOptions(msgspec.Struct, frozen=True):
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. InputError if the address cannot be had."""
+    if not host:
+        raise InputError("--host: empty (127.0.0.1 for this machine only, 0.0.0.0 for every address)")
     try:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -82,6 +87,7 @@ async def serve(
     site = web.SockSite(runner, listening, backlog=BACKLOG)
     await site.start()
     make_room_for_connections()
+    logging.getLogger("aiohttp.server").addFilter(lambda record: not _clients_fault(record))
     shutdown.listen()
     gc.freeze()  # what lives as long as the process need not be looked at again
     announce(_url(listening))
@@ -128,6 +134,12 @@ class Shutdown:
         loop.default_exception_handler(context)
         if "handle" in context:
             self.fail(context.get("exception") or RuntimeError(context["message"]))
+
+
+def _clients_fault(record: logging.LogRecord) -> bool:
+    """A client that leaves, or does not speak HTTP, is no error of this server."""
+    error = record.exc_info[1] if record.exc_info else None
+    return isinstance(error, ConnectionError | HttpProcessingError | RequestPayloadError)
 
 
 def _url(listening: socket.socket) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count
 
 import msgspec
 
@@ -30,7 +29,7 @@ class SimulatedSequence(Sequence):
 def steps(
     scheduler: Scheduler, sequences: Iterable[Sequence], cancels: Cancels | None = None
 ) -> Iterator[Step]:
-    """Every tick from 0 until all sequences have ended.
+    """Every tick from 0 until all sequences have ended, but for ticks between which nothing can happen.
 
     `sequences` are in FIFO order, `arrival_ns` non-decreasing. `cancels` maps an id to the tick at which its
     cancellation takes effect.
@@ -40,14 +39,15 @@ def steps(
     for sequence in waiting:
         if cancels and sequence.id in cancels:
             cancelled.setdefault(cancels[sequence.id], []).append(sequence)
-    for tick in count():
-        now_ns = tick * scheduler.hardware.tick_ns
+    tick = 0
+    while waiting or not scheduler.idle:
+        if scheduler.idle:
+            tick = max(tick, received_tick(waiting[0].arrival_ns, scheduler.hardware.tick_ns))
         arrivals = []
-        while waiting and waiting[0].arrival_ns <= now_ns:
+        while waiting and waiting[0].arrival_ns <= tick * scheduler.hardware.tick_ns:
             arrivals.append(waiting.popleft())
         yield scheduler.step(tick, arrivals, cancelled.pop(tick, ()))
-        if not waiting and scheduler.idle:
-            return
+        tick += 1
 
 
 def simulate(
@@ -55,46 +55,59 @@ def simulate(
     requests: Iterable[RequestRow],
     *,
     cancels: Cancels | None = None,
-    on_tick: Callable[[TickRow], None] = lambda _: None,
-    on_gap: Callable[[int], None] = lambda _: None,
-    record_tokens: bool = False,
+    on_tick: Callable[[TickRow], None] | None = None,
     record_events: bool = False,
 ) -> Iterator[RequestRow]:
-    """The simulated row of each request, in the order in which they end.
+    """The simulated row of each request with its `token_ns`, in the order in which they end.
 
-    `on_tick` gets a row for every tick from 0 through the last that was not idle; `on_gap` every gap in ns
-    between consecutive tokens of a request.
+    `on_tick` gets a row for every tick from 0 through the last that was not idle.
     """
     tick_ns = scheduler.hardware.tick_ns
-    idle: list[TickRow] = []
+    table = TickTable(on_tick) if on_tick else None
     for step in steps(scheduler, map(SimulatedSequence, requests), cancels):
         if record_events:
             step.row.events = [(event.kind, event.sequence.id) for event in step.events]
-        idle.append(step.row)
-        if not step.row.idle:
-            for row in idle:
-                on_tick(row)
-            idle.clear()
+        if table:
+            table.add(step.row)
         for kind, sequence in step.events:
             assert isinstance(sequence, SimulatedSequence)
             if kind == "token":
-                if sequence.token_ticks:
-                    on_gap((step.row.tick - sequence.token_ticks[-1]) * tick_ns)
                 sequence.token_ticks.append(step.row.tick)
             elif kind in ("finish", "reject", "cancel"):
-                yield _row(sequence, step.row.tick, tick_ns, record_tokens)
+                yield _row(sequence, step.row.tick, tick_ns)
 
 
-def _row(sequence: SimulatedSequence, tick: int, tick_ns: int, record_tokens: bool) -> RequestRow:
+class TickTable:
+    """Passes tick rows on, with one for each tick that was leapt over; idle ones wait for one that is not."""
+
+    def __init__(self, on_tick: Callable[[TickRow], None]) -> None:
+        self._on_tick = on_tick
+        self._next = 0
+        self._held: dict[int, TickRow] = {}  # idle, but with events to show
+
+    def add(self, row: TickRow) -> None:
+        if row.idle:
+            if row.events:
+                self._held[row.tick] = row
+            return
+        for tick in range(self._next, row.tick):
+            self._on_tick(self._held.pop(tick) if tick in self._held else idle_tick(tick))
+        self._on_tick(row)
+        self._next = row.tick + 1
+
+
+def idle_tick(tick: int) -> TickRow:
+    return TickRow(tick=tick, queue=0, prefill=0, ready=0, emitted=0, kv_reserved=0, kv_cached=0)
+
+
+def _row(sequence: SimulatedSequence, tick: int, tick_ns: int) -> RequestRow:
     row = msgspec.structs.replace(sequence.planned, prompt=None, prefix=None)
     row.received_ns = row.arrival_ns
     describe(row, sequence, tick_ns)
-    if row.ticks and row.ticks.first_token is not None:
-        row.first_token_ns = sequence.token_ticks[0] * tick_ns
-        row.last_token_ns = sequence.token_ticks[-1] * tick_ns
+    row.token_ns = [token_tick * tick_ns for token_tick in sequence.token_ticks]
+    if row.token_ns:
+        row.first_token_ns, row.last_token_ns = row.token_ns[0], row.token_ns[-1]
     row.end_ns = tick * tick_ns
-    if record_tokens:
-        row.token_ns = [token_tick * tick_ns for token_tick in sequence.token_ticks]
     return row
 
 

@@ -9,7 +9,7 @@ from ledgers.distributions import Distribution
 from reports.agreement import Agreement, Verdict
 from reports.plan import Plan
 from reports.schedule import Schedule
-from reports.text import DASH, ms, number, table
+from reports.text import CENSORED, DASH, RESTS, marked, ms, number, table
 from reports.timing import Timing
 
 LISTED = 8
@@ -27,7 +27,7 @@ class PolicyResult(NamedTuple):
 
 def side_by_side(results: Sequence[PolicyResult]) -> str:
     """Policies as columns, each measured and simulated."""
-    columns = ["measured | simulated", *(result.policy for result in results)]
+    columns = ["measured|sim.", *(result.policy for result in results)]
     rows = [
         [f"{label} {percentile}", *(_latency_cell(result, key, percentile) for result in results)]
         for key, label in (
@@ -40,9 +40,8 @@ def side_by_side(results: Sequence[PolicyResult]) -> str:
     ]
     rows += [[label, *(_figure_cell(result, key) for result in results)] for key, label in FIGURES.items()]
     text = table(columns, rows)
-    if any(side["censored"] for result in results for side in (result.measured, result.simulated)):
-        text += "\n† some requests did not complete in the window; the figure is over those that did"
-    return text
+    legend = [line for line in (CENSORED, RESTS) if line[0] in text]
+    return "\n".join([text, *legend])
 
 
 FIGURES = {
@@ -64,7 +63,7 @@ def _latency_cell(result: PolicyResult, key: str, percentile: str) -> str:
 
 def _latency(summary: dict[str, Any], key: str, percentile: str) -> str:
     found = summary[key]
-    return DASH if found is None else ms(found[percentile]) + ("†" if summary["censored"] else "")
+    return DASH if found is None else marked(summary, key, percentile, found)
 
 
 def _figure_cell(result: PolicyResult, key: str) -> str:
@@ -73,7 +72,7 @@ def _figure_cell(result: PolicyResult, key: str) -> str:
 
 
 def _pair(real: str, simulated: str) -> str:
-    return f"{real} | {simulated}"
+    return f"{real}|{simulated}"
 
 
 def agreement_text(policy: str, agreement: Agreement) -> str:
@@ -99,7 +98,8 @@ def _schedule_lines(schedule: Schedule) -> list[str]:
 
 def _timing_lines(timing: Timing) -> list[str]:
     lines = [
-        f"  (b) client stamp - server write, ms: {_spread(timing.tokens)}  (limit p95 {timing.limit_ms:g})"
+        f"  (b) client stamp - server write of a token, ms (limit p95 {timing.limit_ms:g}):",
+        f"      {_spread(timing.tokens)}",
     ]
     if timing.slo_met_measured is not None:
         lines.append(
@@ -117,6 +117,8 @@ def _plan_lines(plan: Plan) -> list[str]:
         f"{len(plan.moved)} moved, the first at tick {plan.first_moved_tick}" if plan.moved else "none moved"
     )
     lines = [f"  (c) served = planned: {plan.equal}/{total} requests; {moved}"]
+    if plan.first_moved_tick == 0:
+        lines.append("      an input moved in tick 0 already, so there is nothing before it to compare")
     lines += _listed("differ before any moved", plan.differ_before)
     lines += _listed("differ after that", plan.differ_later)
     return lines
@@ -148,7 +150,7 @@ PARTS = {
 
 def parts_table(results: Sequence[PolicyResult]) -> str:
     """Where the measured time to first token went: the median and the largest of each part."""
-    columns = ["TTFT ms, p50 | max", *(result.policy for result in results)]
+    columns = ["TTFT ms, p50|max", *(result.policy for result in results)]
     rows = [
         [label, *(_part_cell(result.agreement.parts, name) for result in results)]
         for name, label in PARTS.items()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ledgers.errors import InputError
 from ledgers.options import (
     ledger_from,
     ledger_options,
+    number,
     scheduler_from,
     scheduler_options,
     window_from,
@@ -18,14 +22,14 @@ from ledgers.options import (
 )
 from ledgers.rows import encode
 from ledgers.rundir import Finished, Run, default_path, make_empty, write_json
-from ledgers.summary import summarize
+from ledgers.summary import save_summary, summarize
 from ledgers.units import NS_PER_S, to_ns
 from mock_server.policies import POLICIES
 from reports.agree import Replay, overall, read_summary
 from reports.agree import agree as run_agreement
 from reports.agreement import Verdict
 from reports.agreement_text import PolicyResult, agreement_text, overall_text, parts_table, side_by_side
-from reports.text import request_table, run_text, tick_lines
+from reports.text import request_labels, request_table, run_text, tick_lines
 
 ROWS_SHOWN = 40
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
@@ -39,8 +43,8 @@ EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
 @window_options
 @click.option(
     "--stall-limit",
-    type=click.FloatRange(min=0.001),
-    default=0.25,
+    callback=number(),
+    default="0.25",
     show_default=True,
     metavar="SECONDS",
     help="A tick or a send later than this makes the run inconclusive.",
@@ -66,10 +70,15 @@ def agree(**options: Any) -> int:
     for note in ledger.notes:
         tell(f"note: {note}")
     results = []
+    span_s = (ledger.rows[-1].arrival_ns or 0) / NS_PER_S
     for setting in settings:
-        tell(f"replaying {len(ledger.rows)} requests of {ledger.name} under {setting.policy} ...")
+        tell(f"replaying {len(ledger.rows)} requests in {span_s:.0f} s and more under {setting.policy} ...")
         replay = Replay(ledger, setting, window, out / setting.policy, options["seed"], limit_ns)
-        results.append(_result(replay))
+        try:
+            results.append(_result(replay))
+        except KeyboardInterrupt:
+            tell(f"interrupted; what there is so far: {out}")
+            return 130
     verdict = overall([result.agreement.verdict for result in results])
     answer = {"verdict": verdict, "policies": {result.policy: result.agreement for result in results}}
     write_json(out / "agreement.json", answer)
@@ -131,17 +140,35 @@ def _show_requests(directory: Path, result: PolicyResult) -> None:
     show_default=True,
     help="json: the summaries.",
 )
-def report(runs: tuple[Path, ...], ticks: bool, form: str) -> None:
-    """Rebuild and print the summary of run directories, whole or cut short."""
-    for path in runs:
-        run = Run(path)
-        if ticks:
-            for line in tick_lines(run.ticks()):
-                click.echo(line)
-        elif form == "json":
-            click.echo(encode(summarize(run)))
-        else:
-            click.echo(_run_text(path))
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> None:
+    """Rebuild the summary of run directories, whole or cut short, and print it."""
+    if ticks:
+        for path in runs:
+            _print_ticks(Run(path))
+    elif as_json or form == "json":
+        summaries = {str(path): refreshed_summary(path) for path in runs}
+        click.echo(encode(summaries if len(runs) > 1 else summaries[str(runs[0])]))
+    else:
+        for text in [_run_text(path) for path in runs]:
+            click.echo(text)
+
+
+def _print_ticks(run: Run) -> None:
+    if not (run.path / "ticks.jsonl").exists():
+        raise InputError(f"{run.path}: has no ticks.jsonl: a measured run has no ticks, others may keep none")
+    labels = request_labels(run.rows())
+    for line in tick_lines(run.ticks(), labels):
+        click.echo(line)
+
+
+def refreshed_summary(path: Path) -> dict[str, Any]:
+    """The summary, built anew; `summary.json` is put right where that is missing or not the same."""
+    run = Run(path)
+    summary = summarize(run)
+    with suppress(InputError):  # a directory that is read only can be looked at
+        save_summary(run.path, summary)
+    return summary
 
 
 def show(finished: Finished) -> int:
@@ -156,6 +183,13 @@ def show(finished: Finished) -> int:
 
 def _run_text(path: Path) -> str:
     run = Run(path)
-    summary = summarize(run)
-    rows = list(run.rows()) if summary["scheduled"] <= ROWS_SHOWN else None
+    summary = refreshed_summary(path)
+    rows = None
+    if summary["scheduled"] <= ROWS_SHOWN:
+        rows = list(run.rows())
+        labels = request_labels(rows)
+        for row in rows:
+            row.id = labels.get(row.id, row.id)
+    else:
+        deque(run.rows(), maxlen=0)  # for its notes
     return "\n".join([run_text(run.info, summary, rows), *(f"note: {note}" for note in run.notes)])

@@ -15,10 +15,11 @@ from typing import IO, Any
 
 import msgspec
 
-from ledgers.errors import TargetError
+from ledgers.errors import InputError, TargetError
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
+DYING_LIMIT_S = 2.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -29,12 +30,27 @@ def mock_server(arguments: Sequence[str]) -> Iterator[str]:
         command = ["serve", *arguments, "--port=0", "--json"]
         process = _start(command, stdout=subprocess.PIPE, stderr=errors)
         try:
-            yield _announced_url(process, errors)
+            with _blamed_on_server(process, errors):
+                yield _announced_url(process, errors)
             code = _stop(process, signal.SIGTERM)
             if code != 0:
                 raise TargetError(f"the mock server ended with code {code}: {_last_line(errors)}")
         finally:
             _stop(process, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _blamed_on_server(process: subprocess.Popen[bytes], errors: IO[bytes]) -> Iterator[None]:
+    """If the server ended in the middle, that is why the load generator failed."""
+    try:
+        yield
+    except TargetError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(DYING_LIMIT_S)
+        if process.returncode:
+            reason = _last_line(errors) or f"code {process.returncode}"
+            raise InputError(f"the mock server ended: {reason.removeprefix('tokentick: ')}") from None
+        raise
 
 
 def load_generator(arguments: Sequence[str]) -> int:
@@ -49,7 +65,9 @@ def load_generator(arguments: Sequence[str]) -> int:
         finally:
             _stop(process, signal.SIGKILL)
         if code in (2, 3) or code < 0:
-            raise TargetError(f"the load generator ended with code {code}: {_last_line(errors)}")
+            reason = _last_line(errors).removeprefix("tokentick: ") or f"code {code}"
+            kind = InputError if code == 2 else TargetError
+            raise kind(f"the load generator ended: {reason}")
         return code
 
 

@@ -7,6 +7,7 @@ that rests on the largest sample, for there are too few.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from textwrap import wrap
 from typing import Any
 
@@ -18,6 +19,9 @@ from ledgers.units import NS_PER_S
 
 WIDTH = 80
 DASH = "-"
+LEAST_SHOWN = 8  # characters of an id
+CENSORED = "† not all completed in the window: the figure is over those that did"
+RESTS = "* rests on the largest sample"
 LATENCIES = {
     "queue_delay_ms": "queue delay",
     "ttft_ms": "TTFT",
@@ -45,17 +49,33 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """An aligned table: the first `left` columns to the left, the others to the right."""
+    """An aligned table: the first `left` columns to the left, the others to the right.
+
+    Where it would be too wide, columns stand closer together, and the first one is shortened.
+    """
     lines = [list(columns), *map(list, rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
+    room = WIDTH - sum(widths[1:]) - len(gap) * (len(widths) - 1)
+    widths[0] = min(widths[0], max(room, LEAST_SHOWN))
+    for cells in lines:
+        cells[0] = shortened(cells[0], widths[0])
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join(
-        "  ".join(
+        gap.join(
             cell.ljust(width) if place < left else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ).rstrip()
         for cells in lines
     )
+
+
+def shortened(text: str, width: int) -> str:
+    """Its beginning and its end: what tells ids apart is often at the end."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 2 // 3
+    return f"{text[: width - 1 - tail]}~{text[-tail:]}"
 
 
 def heading(info: RunInfo, summary: dict[str, Any]) -> str:
@@ -83,11 +103,12 @@ def accounting(summary: dict[str, Any]) -> str:
     names = ("completed", "failed", "cancelled", "rejected", "unfinished", "not_sent")
     counts = " + ".join(f"{summary[name]} {name.replace('_', ' ')}" for name in names if summary[name])
     lines = [f"{summary['scheduled']} scheduled = {counts or 'none'}"]
-    failures = {k: v for k, v in summary["by_outcome"].items() if k != "completed"}
-    if summary["failed"]:
-        lines.append("failures: " + ", ".join(f"{count} {outcome}" for outcome, count in failures.items()))
+    for failure in summary["failures"]:
+        phase = f" in {failure['phase']}" if failure["phase"] else ""
+        text = f"{failure['count']} {failure['outcome']}{phase}: {failure['error']}"
+        lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", max_lines=2)
     if summary["censored"]:
-        lines.append("† some did not complete in the window: figures marked † are over those that did")
+        lines.append(CENSORED)
     return "\n".join(lines)
 
 
@@ -97,13 +118,13 @@ def latency_table(summary: dict[str, Any]) -> str:
     for key, name in LATENCIES.items():
         found = summary.get(key)
         if found:
-            cells = [_marked(summary, key, p, found) for p in PERCENTILES]
+            cells = [marked(summary, key, p, found) for p in PERCENTILES]
             rows.append([name, *cells, str(found["n"])])
     if summary["censored"]:
         rows += _estimates(summary["kaplan_meier"])
     marks = any("*" in cell for row in rows for cell in row)
     text = table(["ms", *PERCENTILES, "n"], rows)
-    return f"{text}\n* rests on the largest sample" if marks else text
+    return f"{text}\n{RESTS}" if marks else text
 
 
 def _estimates(found: dict[str, Any]) -> Iterator[list[str]]:
@@ -114,7 +135,7 @@ def _estimates(found: dict[str, Any]) -> Iterator[list[str]]:
             yield [f"{LATENCIES[key]}, estimate", *cells, str(estimate["n"])]
 
 
-def _marked(summary: dict[str, Any], key: str, name: str, found: dict[str, float]) -> str:
+def marked(summary: dict[str, Any], key: str, name: str, found: dict[str, float]) -> str:
     censored = "†" if summary["censored"] and key not in UNCENSORED else ""
     few = "*" if name in summary["rests_on_largest"].get(key, ()) else ""
     return ms(found[name]) + few + censored
@@ -199,8 +220,8 @@ def _request_cells(row: RequestRow, slo: Slo, t_obs_ns: int) -> list[str]:
     arrival = origin_ns(row)
     tpot = tpot_ns(row)
     return [
-        row.id[:14],
-        (row.class_ or DASH)[:10],
+        row.id,
+        shortened(row.class_ or DASH, 10),
         str(row.prompt_tokens),
         str(row.output_tokens),
         DASH if arrival is None else f"{arrival / 1e9:.3f}",
@@ -238,12 +259,27 @@ TICK_COLUMNS = {
 EVENTS_FROM = sum(max(len(name), 5) + 1 for name in TICK_COLUMNS) + 2
 
 
-def tick_lines(ticks: Iterable[TickRow]) -> Iterator[str]:
+def request_labels(rows: Iterable[RequestRow]) -> dict[str, str]:
+    """What to call the requests of a served run: a server numbers them, but the clients' own ids tell more.
+
+    Of ids with a common beginning, up to a dash, only the rest. Empty if not every request has one.
+    """
+    known = {row.id: row.request_id for row in rows if row.received_ns is not None and row.arrival_ns is None}
+    names = [name for name in known.values() if name]
+    if not names or len(set(names)) < len(known):
+        return {}
+    first, last = min(names), max(names)
+    common = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    start = common.rfind("-") + 1
+    return {id: name[start:] for id, name in known.items() if name}
+
+
+def tick_lines(ticks: Iterable[TickRow], labels: Mapping[str, str]) -> Iterator[str]:
     """The state after each tick, with what happened in it, a line per kind, where that was recorded."""
     yield _tick_cells({name: name for name in TICK_COLUMNS}) + "  events"
     for tick in ticks:
         cells = _tick_cells({name: getattr(tick, field) for name, field in TICK_COLUMNS.items()})
-        first, *more = list(_event_lines(tick)) or [""]
+        first, *more = list(_event_lines(tick, labels)) or [""]
         yield f"{cells}  {first}".rstrip()
         for line in more:
             yield " " * EVENTS_FROM + line
@@ -253,10 +289,10 @@ def _tick_cells(values: Mapping[str, object]) -> str:
     return "".join(f"{value!s:>{max(len(name), 5) + 1}}" for name, value in values.items())
 
 
-def _event_lines(tick: TickRow) -> Iterator[str]:
+def _event_lines(tick: TickRow, labels: Mapping[str, str]) -> Iterator[str]:
     """The kinds in order of their first event, each with its requests: `token R01 R02`."""
     happened: dict[str, list[str]] = {}
     for kind, id in tick.events or ():
-        happened.setdefault(kind, []).append(id)
+        happened.setdefault(kind, []).append(labels.get(id, id))
     for kind, ids in happened.items():
         yield from wrap(f"{kind} {' '.join(ids)}", WIDTH - EVENTS_FROM, subsequent_indent="  ")

@@ -123,6 +123,17 @@ def test_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
         (["agree", "toy", "--hardware", "nothing.toml"], ["nothing.toml"]),
         (["agree", "toy", "--request-rate", "0"], ["--request-rate"]),
         (["agree", "toy", "--stall-limit", "0"], ["--stall-limit"]),
+        (["agree", "toy", "--stall-limit", "nan"], ["--stall-limit"]),
+        (["serve", "--grace", "inf"], ["--grace"]),
+        (["serve", "--host", ""], ["--host"]),
+        (
+            ["run", "toy", "--base-url", "http://127.0.0.1:9", "--request-timeout", "nan"],
+            ["--request-timeout"],
+        ),
+        (
+            ["run", "toy", "--base-url", "http://127.0.0.1:9", "--connect-timeout", "inf"],
+            ["--connect-timeout"],
+        ),
         (["agree", "toy", "--goodput", "e2e:-1"], ["e2e:-1"]),
         (["agree", "toy", "--out", "/proc/out"], ["/proc/out"]),
         (["report", "nothing"], ["nothing", "run.json"]),

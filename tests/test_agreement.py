@@ -28,7 +28,7 @@ def run(arrivals: dict[str, int], settings: SchedulerSettings = SETTINGS) -> Sid
         for id, at in arrivals.items()
     ]
     ticks: list[TickRow] = []
-    ended = simulate(make_scheduler(settings), rows, on_tick=ticks.append, record_tokens=True)
+    ended = simulate(make_scheduler(settings), rows, on_tick=ticks.append)
     return Side({row.id: row for row in ended}, {tick.tick: tick for tick in ticks})
 
 

@@ -82,6 +82,7 @@ def read_all(connection: socket.socket) -> bytes:
         ("POST", "/v1/completions", b'{"prompt": [1, -2]}', 400),
         ("POST", "/v1/completions", b'{"max_tokens": 1}', 400),
         ("POST", "/v1/chat/completions", b"[" * 100_000, 400),
+        ("POST", "/v1/chat/completions", b'{"messages": [{"content": "a"}]}', 400),
     ],
 )
 def test_every_refusal_has_openais_shape(

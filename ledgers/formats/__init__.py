@@ -46,4 +46,7 @@ def choose_format(file: BufferedReader, source: str, name: str | None = None) ->
             return known
     line = first_line(head)
     begin = f"its first line is {shown(line)}" if line.isprintable() and line else "it is not a text file"
-    raise InputError(f"{source}: no known trace format ({', '.join(FORMATS)}): {begin}")
+    raise InputError(
+        f"{source}: no known trace format ({', '.join(FORMATS)}): {begin} "
+        "(native needs prompt_tokens, output_tokens, and arrival_s or at)"
+    )

@@ -50,5 +50,6 @@ class Chunked:
             tokens = min(self.prefill_chunk, sequence.prompt_tokens - sequence.prefilled, left)
             scheduler.advance_prefill(sequence, tokens)
             left -= tokens
+            scheduler.starved += tokens == 0
             if sequence.prefilled == sequence.prompt_tokens:
                 scheduler.end_prefill(sequence)

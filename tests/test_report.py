@@ -1,0 +1,89 @@
+"""`tokentick report` on what is left of runs: whole, cut, damaged, and not ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, refused, tokentick
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A complete simulation of the toy ledger."""
+    assert tokentick("simulate", "toy", "--out", "run", "--quiet", cwd=tmp_path).returncode == 0
+    return tmp_path / "run"
+
+
+def test_a_summary_is_rebuilt_with_the_same_bytes(run: Path) -> None:
+    """Missing or damaged, it is put right from the other files."""
+    before = (run / "summary.json").read_bytes()
+    for damage in (Path.unlink, lambda path: path.write_text("{}")):
+        damage(run / "summary.json")
+        assert tokentick("report", "run", cwd=run.parent).returncode == 0
+        assert (run / "summary.json").read_bytes() == before
+
+
+def test_missing_rows_are_not_forgotten(run: Path) -> None:
+    """Half a last row and a lost one: both are unfinished, so that 16 stay 16, and no percentile is clean."""
+    rows = (run / "requests.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "requests.jsonl").write_bytes(b"".join(rows[:-2]) + rows[-2][:40])
+    text = tokentick("report", "run", cwd=run.parent).stdout
+    assert "16 scheduled = 14 completed + 2 unfinished" in text
+    assert "†" in text
+    assert text.count("cut off") == 1
+
+
+def test_more_rows_than_the_ledger_has_are_refused(run: Path) -> None:
+    """A row that is there twice must not count twice."""
+    rows = (run / "requests.jsonl").read_bytes()
+    (run / "requests.jsonl").write_bytes(rows + rows.splitlines(keepends=True)[0])
+    refused(tokentick("report", "run", cwd=run.parent), 2, "17 rows", "16 requests")
+
+
+@pytest.mark.parametrize("name", ["requests.jsonl", "run.json"])
+def test_a_damaged_file_is_named(run: Path, name: str) -> None:
+    """Garbage, another schema, or a directory in its place: one line with the path."""
+    shutil.copy(run / name, run.parent / "whole")
+    for content in ("garbage\n", '{"schema": 99}\n'):
+        (run / name).write_text(content)
+        refused(tokentick("report", "run", cwd=run.parent), 2, f"run/{name}")
+    (run / name).unlink()
+    (run / name).mkdir()
+    refused(tokentick("report", "run", cwd=run.parent), 2, f"run/{name}")
+
+
+def test_a_directory_of_runs_says_where_they_are(run: Path) -> None:
+    """The nearest run directory below is named."""
+    refused(tokentick("report", ".", cwd=run.parent), 2, "not a run directory", "run is one")
+
+
+def test_json_is_one_object_whatever_the_number_of_runs(run: Path) -> None:
+    """One run: its summary. Several: an object of them, by path."""
+    one = json.loads(tokentick("report", "run", "--json", cwd=run.parent).stdout)
+    assert one == json.loads((run / "summary.json").read_text())
+    shutil.copytree(run, run.parent / "other")
+    two = json.loads(tokentick("report", "run", "other", "--format", "json", cwd=run.parent).stdout)
+    assert two == {"run": one, "other": one}
+    refused(tokentick("report", "run", "nothing", "--json", cwd=run.parent), 2, "nothing")
+
+
+def test_a_run_without_ticks_says_so(run: Path) -> None:
+    """An empty table would look like an idle server."""
+    (run / "ticks.jsonl").unlink()
+    refused(tokentick("report", "run", "--ticks", cwd=run.parent), 2, "ticks.jsonl")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_said(run: Path) -> None:
+    """A full disk behind a redirection is an error, not a traceback."""
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [*COMMAND, "report", str(run)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == ["tokentick: cannot write the output: No space left on device"]
