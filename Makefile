@@ -3,14 +3,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: demo test lint bench lock clean
+.PHONY: demo test lint lock clean
 
 demo: .venv/installed ## the toy ledger against the mock server, under every policy: do they agree?
 	@rm -rf runs/demo
 	$(BIN)/tokentick agree toy --preset head-of-line --policy all --out runs/demo
 
-test: .venv/installed-dev ## all tests but benchmarks
-	$(BIN)/python -m pytest -m "not bench"
+test: .venv/installed-dev ## all tests
+	$(BIN)/python -m pytest
 
 lint: .venv/installed-dev ## style and types
 	$(BIN)/ruff check .

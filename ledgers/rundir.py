@@ -8,6 +8,7 @@ is half a row: readers leave it out and say so.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -108,10 +109,19 @@ def settings_config(
     return config
 
 
+def command_line() -> list[str]:
+    """This process's command, without the path of the program."""
+    return ["tokentick", *sys.argv[1:]]
+
+
+def file_stem(name: str) -> str:
+    """A name as it can stand in a file's."""
+    return "".join(char if char.isalnum() or char in "._-" else "_" for char in name)[:40]
+
+
 def default_path(kind: str, ledger_name: str) -> Path:
     """Where a run goes that was not told: `runs/<UTC time>-<kind>-<ledger>`."""
-    stem = "".join(char if char.isalnum() or char in "._-" else "_" for char in ledger_name)
-    return Path("runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{kind}-{stem[:40]}"
+    return Path("runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{kind}-{file_stem(ledger_name)}"
 
 
 class Finished(NamedTuple):

@@ -89,7 +89,7 @@ def tick_figures(
     emitted = advanced = cached = peak = waiting = 0
     last = -1
     for row in ticks:
-        last = row.tick
+        last = last if row.idle else row.tick
         holding = min(hardware.decode_slots - row.emitted, _level(changes, row.tick))
         busy = row.emitted + holding - row.starved
         emitted, advanced, cached = emitted + row.emitted, advanced + busy, cached + row.kv_cached

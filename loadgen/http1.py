@@ -7,7 +7,7 @@ ProtocolError.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 MAX_HEAD_BYTES = 65_536
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
@@ -17,7 +17,9 @@ _FIELD_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class ProtocolError(Exception):
-    """The bytes are no HTTP/1.1 response."""
+    """The bytes are no HTTP/1.1 response. `body` is what the same piece held before the fault."""
+
+    body: Sequence[bytes] = ()
 
 
 _Step = Callable[["ResponseReader", list[bytes]], bool]
@@ -56,8 +58,12 @@ class ResponseReader:
         body: list[bytes] = []
         self._buffer = self._buffer[self._at :] + data if self._at < len(self._buffer) else data
         self._at = 0
-        while not self.complete and self._step(self, body):
-            pass
+        try:
+            while not self.complete and self._step(self, body):
+                pass
+        except ProtocolError as error:
+            error.body = body
+            raise
         if self.complete and self._at < len(self._buffer):
             self.keep_alive = False
         return body

@@ -6,13 +6,11 @@ outcome as soon as it is certain. Times inside are on the monotonic clock; `row`
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from collections.abc import Callable, Sequence
 import msgspec
 
 from ledgers.rows import Outcome, Phase, RequestRow, TokenSource
-from loadgen.dialects.dialect import Dialect, Reading, error_text
+from loadgen.dialects.dialect import MALFORMED, Dialect, Reading, error_body_text
 from loadgen.http1 import ProtocolError, ResponseReader
 from loadgen.sse import SseEvent, SseReader
 
@@ -62,6 +60,7 @@ class Recorder:
         self._sse = SseReader()
         self._streamed: bool | None = None  # None until the first byte of a body says which it is
         self._whole: list[bytes] = []  # a body that is no event stream
+        self._whole_bytes = 0
         self._usage_tokens: int | None = None
         self._seen: set[int] = set()
         self._finished: set[int] = set()
@@ -100,21 +99,26 @@ class Recorder:
         self._connected = True
 
     def sent(self, ns: int) -> None:
-        """The last byte of the request went to the kernel."""
-        self.sent_ns = ns
+        """The last byte of the request went to the kernel.
+
+        The first time counts: if a dead connection made a second one necessary, we were not late.
+        """
+        if self.sent_ns is None:
+            self.sent_ns = ns
 
     def feed(self, data: bytes, ns: int) -> None:
         """Bytes of the response, with the time at which they reached this machine."""
+        fault = None
         try:
-            pieces = self._http.feed(data)
+            pieces: Sequence[bytes] = self._http.feed(data)
         except ProtocolError as error:
-            self._end("stream_error", str(error), ns)
-            return
+            pieces, fault = error.body, str(error)
         if self.headers_ns is None and self._http.head_complete:
             self.headers_ns = ns
-        if self.outcome is None:
-            self._read_body(pieces, ns)
-        if self._http.complete and self.outcome is None:
+        self._read_body(pieces, ns)
+        if fault is not None:
+            self._end("stream_error", fault, ns)
+        elif self._http.complete and self.outcome is None:
             self._message_over(ns)
 
     def lost(self, ns: int, why: str | None) -> None:
@@ -131,9 +135,11 @@ class Recorder:
         """We end it ourselves. A stream that had said it was over has completed nevertheless."""
         self._end(outcome, why, ns)
 
-    def _read_body(self, pieces: list[bytes], ns: int) -> None:
+    def _read_body(self, pieces: Sequence[bytes], ns: int) -> None:
         tokens_before = len(self.token_ns)
         for piece in pieces:
+            if self.outcome is not None:  # whatever comes later says nothing, in this read as in the next
+                break
             if self._streamed is None:
                 self._streamed = self._is_stream(piece)
             if self._streamed:
@@ -159,14 +165,15 @@ class Recorder:
         return self._http.status is not None and 200 <= self._http.status < 300
 
     def _keep(self, piece: bytes) -> None:
-        if self._ok or sum(map(len, self._whole)) < MAX_ERROR_BODY_BYTES:
+        if self._ok or self._whole_bytes < MAX_ERROR_BODY_BYTES:
             self._whole.append(piece)
+            self._whole_bytes += len(piece)
 
     def _read_events(self, events: list[SseEvent], ns: int) -> None:
         for event in events:
             try:
                 reading = self._dialect.read_event(event)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except MALFORMED as error:
                 self._end("stream_error", f"malformed event: {error}", ns)
                 return
             if reading.token:
@@ -204,7 +211,7 @@ class Recorder:
         """A JSON body where a stream was asked for: it has an end, but no first token."""
         try:
             reading = self._dialect.read_body(b"".join(self._whole))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             self._end("stream_error", f"malformed answer: {error}", ns)
             return
         self._note(reading)
@@ -240,11 +247,7 @@ class Recorder:
     def _http_error(self) -> str:
         """The message of an error body, in whatever shape, or its beginning."""
         body = b"".join(self._whole)
-        try:
-            content: Any = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            content = None
-        text = error_text(content) if isinstance(content, dict) else body.decode("utf-8", "replace")
+        text = error_body_text(body) or body.decode("utf-8", "replace")
         return f"HTTP {self._http.status}: {' '.join(text.split())}".rstrip(": ")
 
     def _tokens(self) -> tuple[int | None, TokenSource | None]:

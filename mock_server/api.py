@@ -63,7 +63,7 @@ class Server:
         generation = parse(api, await request.read(), self.default_output_tokens)
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
-        headers = {"X-Request-Id": request.headers.get("X-Request-Id", id)}
+        headers = {"X-Request-Id": _request_id(request) or id}
         if generation.stream:
             return await self._stream(request, generation, id, headers)
         return await self._whole(request, generation, id, headers)
@@ -103,7 +103,7 @@ class Server:
 
     def _submit(self, request: web.Request, generation: Generation, sink: Stream | Answer) -> Job:
         job = Job(
-            request.headers.get("X-Request-Id"),
+            _request_id(request),
             generation.prompt_tokens,
             generation.output_tokens,
             sink,
@@ -189,6 +189,12 @@ _STREAM_HEADERS = {
 }
 
 
+def _request_id(request: web.Request) -> str | None:
+    """The client's id; bytes that are no text are replaced, for rows are JSON."""
+    text = request.headers.get("X-Request-Id")
+    return text.encode("utf-8", "replace").decode() if text else None
+
+
 def _json(value: Any) -> web.Response:
     return web.Response(body=encode(value), content_type="application/json")
 
@@ -209,11 +215,11 @@ async def openai_errors(
     except web.HTTPNotFound:
         message = f"Invalid URL ({request.method} {request.path})"
         return _refusal(ApiError(message, status=404, code="unknown_url"))
-    except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        message = f"Not allowed: {request.method} {request.path} (use {allowed})"
-        refusal = _refusal(ApiError(message, status=405, code="method_not_allowed"))
-        refusal.headers["Allow"] = allowed
+    except web.HTTPException as error:
+        message = f"{error.reason} ({request.method} {request.path})"
+        refusal = _refusal(ApiError(message, status=error.status))
+        if "Allow" in error.headers:
+            refusal.headers["Allow"] = error.headers["Allow"]
         return refusal
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from ledgers.rundir import (
     RunConfig,
     RunInfo,
     RunWriter,
+    command_line,
     default_path,
     settings_config,
 )
@@ -92,7 +92,7 @@ def serve(**options: Any) -> None:
     out: Path | None = options["out"]
     writer = None
     if out:
-        info = RunInfo(kind="served", command=sys.argv, config=config, ledger=LedgerInfo(name="served"))
+        info = RunInfo(kind="served", command=command_line(), config=config, ledger=LedgerInfo(name="served"))
         info.clock.stamp_source = "write"
         writer = RunWriter(out, info)
 
@@ -150,7 +150,7 @@ def simulate(**options: Any) -> Finished:
     )
     info = RunInfo(
         kind="simulated",
-        command=sys.argv,
+        command=command_line(),
         config=settings_config(config, settings, window_from(options)),
         ledger=LedgerInfo(name=ledger.name, sha256=ledger.sha256(), requests=len(ledger.rows)),
         notes=ledger.notes,

@@ -18,6 +18,8 @@ from ledgers.units import ceil_div
 from mock_server.results import describe
 from mock_server.scheduler import Scheduler, Sequence, Step
 
+AT_ONCE_NS = 10_000_000
+
 
 class Sink(Protocol):
     """Where a request's tokens go. Called inside a tick: must not block, must not raise."""
@@ -128,10 +130,15 @@ class Engine:
             job.cancel_ns = max(self._clock(), job.received_ns)
             self._leaving.append(job)
 
-    def run_due(self) -> None:
-        """Run every tick that is due, one after another."""
+    def run_due(self, at_most_ns: int = AT_ONCE_NS) -> None:
+        """Run the ticks that are due, one after another.
+
+        Returns with some left after `at_most_ns`, so that an engine that cannot keep up does not starve those
+        who would relieve it: clients that leave, a signal to stop.
+        """
+        begin_ns = self._clock()
         due_ns = self.due_ns
-        while due_ns is not None and (now_ns := self._clock()) >= due_ns:
+        while due_ns is not None and due_ns <= (now_ns := self._clock()) <= begin_ns + at_most_ns:
             self._run(self._next_tick(), due_ns, now_ns - due_ns)
             due_ns = self.due_ns
 
@@ -157,14 +164,15 @@ class Engine:
 
     def _run(self, tick: int, due_ns: int, late_ns: int) -> None:
         arrivals = self._take(self._inbox, lambda job: job.received_ns <= due_ns)
-        cancels = self._take(self._leaving, lambda job: (job.cancel_ns or 0) <= due_ns)
-        step = self.scheduler.step(tick, arrivals, cancels)
+        leaving = self._take(self._leaving, lambda job: (job.cancel_ns or 0) <= due_ns)
+        leaving.sort(key=lambda job: job.received_ns)  # in the order in which a simulation has them
+        step = self.scheduler.step(tick, arrivals, leaving)
         self.late_max_ns = max(self.late_max_ns, late_ns)
         self._deliver(step)
-        if not step.row.idle:
+        if self._record_events:
+            step.row.events = [(event.kind, event.sequence.id) for event in step.events]
+        if not step.row.idle or step.row.events:
             step.row.late_ns = late_ns
-            if self._record_events:
-                step.row.events = [(event.kind, event.sequence.id) for event in step.events]
             self._on_tick(step.row)
 
     @staticmethod

@@ -50,7 +50,7 @@ class _Common(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: TokenLimit | None = None
-    n: int | None = 1
+    n: Annotated[int, Meta(ge=1)] | None = 1
 
 
 class TextPart(msgspec.Struct, frozen=True):

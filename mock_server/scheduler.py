@@ -97,8 +97,6 @@ class KvPool:
 class Policy(Protocol):
     """Steps 2 to 4 of a tick. A policy holds the sequences it has admitted, the scheduler the queue."""
 
-    name: str
-
     def serve(self, scheduler: Scheduler) -> int:
         """Decode, start and advance prefill for `scheduler.tick`; the number of tokens emitted."""
 

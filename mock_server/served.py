@@ -27,7 +27,8 @@ class ServedLedger:
         self._failed = False
         self._rows: deque[bytes] = deque(maxlen=ROWS_IN_MEMORY)
         self._count = 0
-        self._saving: asyncio.Future[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._unsaved = False
 
     @property
     def dropped_count(self) -> int:
@@ -46,19 +47,21 @@ class ServedLedger:
             self._try(self._writer.add_tick, row)
 
     def anchored(self, anchor_ns: int, now_ns: int) -> None:
-        """Note where t0 lies; in a thread, for writing `run.json` waits for the disk."""
+        """Note where t0 lies."""
         if self._writer is None:
             return
         clock = self._writer.info.clock
         clock.t0_monotonic_ns = anchor_ns
         clock.t0_unix_ns = time.time_ns() - (now_ns - anchor_ns)
-        self._saving = asyncio.get_running_loop().run_in_executor(None, self._try, self._save_info)
+        self._save_soon()
 
     def start_over(self) -> None:
         self._count = 0
         self._rows.clear()
         if self._writer:
-            self._writer.start_over()
+            self._try(self._writer.start_over)
+            self._writer.info.clock.t0_monotonic_ns = self._writer.info.clock.t0_unix_ns = None
+            self._save_soon()
 
     async def lines(self) -> AsyncIterator[bytes]:
         """The ledger as JSONL, in pieces of whole or part lines."""
@@ -79,9 +82,19 @@ class ServedLedger:
         self._writer.close(complete=not self._failed)
         write_summary(self._writer.path)
 
-    def _save_info(self) -> None:
-        if self._writer:
-            self._writer.save_info()
+    def _save_soon(self) -> None:
+        """Write `run.json` in a thread, for that waits for the disk; one at a time, the latest state last."""
+        self._unsaved = True
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.get_running_loop().create_task(self._save())
+
+    async def _save(self) -> None:
+        while self._unsaved and self._writer:
+            self._unsaved = False
+            try:
+                await asyncio.to_thread(self._writer.save_info)
+            except InputError as error:
+                self._fail(error)
 
     def _try(self, write: Callable[..., None], *row: RequestRow | TickRow) -> None:
         if self._failed:
@@ -89,5 +102,9 @@ class ServedLedger:
         try:
             write(*row)
         except InputError as error:
+            self._fail(error)
+
+    def _fail(self, error: InputError) -> None:
+        if not self._failed:
             self._failed = True
             self._on_failure(error)

@@ -60,7 +60,7 @@ def simulate(
 ) -> Iterator[RequestRow]:
     """The simulated row of each request with its `token_ns`, in the order in which they end.
 
-    `on_tick` gets a row for every tick from 0 through the last that was not idle.
+    `on_tick` gets a row for every tick from 0 through the last that was not idle or has recorded events.
     """
     tick_ns = scheduler.hardware.tick_ns
     table = TickTable(on_tick) if on_tick else None
@@ -78,20 +78,17 @@ def simulate(
 
 
 class TickTable:
-    """Passes tick rows on, with one for each tick that was leapt over; idle ones wait for one that is not."""
+    """Passes tick rows on through the last that was not idle or has events, with one for each leapt over."""
 
     def __init__(self, on_tick: Callable[[TickRow], None]) -> None:
         self._on_tick = on_tick
         self._next = 0
-        self._held: dict[int, TickRow] = {}  # idle, but with events to show
 
     def add(self, row: TickRow) -> None:
-        if row.idle:
-            if row.events:
-                self._held[row.tick] = row
+        if row.idle and not row.events:
             return
         for tick in range(self._next, row.tick):
-            self._on_tick(self._held.pop(tick) if tick in self._held else idle_tick(tick))
+            self._on_tick(idle_tick(tick))
         self._on_tick(row)
         self._next = row.tick + 1
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ledgers.histograms import IntervalLog
 from ledgers.ledger import Ledger
 from ledgers.metrics import completed_by, distributed_ns, window_end_ns
@@ -22,25 +26,42 @@ def write_simulation(
     record_tokens: bool = False,
     record_events: bool = False,
 ) -> None:
-    """Simulate a ledger into a run directory, and complete it."""
+    """Simulate a ledger into a run directory, and complete it; if interrupted, as far as it came."""
     histograms = IntervalLog()
     t_obs_ns = window_end_ns(ledger.rows[-1].arrival_ns or 0, writer.info.config.tail_s)
-    end_ns = 0
     if ticks:
         writer.open_files("ticks.jsonl")
-    for row in simulate(
+    rows = simulate(
         make_scheduler(settings),
         ledger.rows,
         cancels=cancels,
         on_tick=writer.add_tick if ticks else None,
         record_events=record_events,
-    ):
-        if completed_by(row, t_obs_ns):
-            for tag, values_ns in distributed_ns(row).items():
-                histograms[tag].record_all(values_ns)
-        end_ns = row.end_ns or end_ns
-        row.token_ns = row.token_ns if record_tokens else None
-        writer.add(row)
+    )
+    end_ns = 0
+    with noted_interrupts() as interrupted:
+        for row in rows:
+            if completed_by(row, t_obs_ns):
+                for tag, values_ns in distributed_ns(row).items():
+                    histograms[tag].record_all(values_ns)
+            end_ns = row.end_ns or end_ns
+            row.token_ns = row.token_ns if record_tokens else None
+            writer.add(row)
+            if interrupted:
+                break
     writer.add_lines("histograms.hlog", histograms.lines(0, end_ns))
-    writer.close(complete=True)
+    writer.close(complete=not interrupted, interrupted=bool(interrupted))
     write_summary(writer.path)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[list[int]]:
+    """Ctrl-C is noted, and takes effect between two rows rather than in the middle of one."""
+    noted: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)

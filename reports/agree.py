@@ -6,7 +6,6 @@ The directory of a policy holds the planned ledger and four run directories: `se
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from ledgers.rundir import (
     RunConfig,
     RunInfo,
     RunWriter,
+    command_line,
+    file_stem,
     make_empty,
     settings_config,
     write_json,
@@ -34,6 +35,7 @@ from reports.processes import load_generator, mock_server
 from reports.sides import Inputs, Side, on_clock
 
 WARM_UPS = 3
+HARDWARE_FILE = "hardware.toml"
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -74,12 +76,15 @@ def overall(verdicts: list[Verdict]) -> Verdict:
 
 
 def _write_planned(replay: Replay) -> Path:
-    """The ledger with its final arrivals, in the native format: what the load generator is given."""
-    path = replay.out / f"{_stem(replay.ledger.name)}.jsonl"
+    """What the processes are given: the ledger with its final arrivals (native format), the hardware."""
+    path = replay.out / f"{file_stem(Path(replay.ledger.name).stem)}.jsonl"
     make_empty(replay.out)
     try:
         with path.open("wb") as file:
             file.writelines(encode(native_row(row)) + b"\n" for row in replay.ledger.rows)
+        fields = msgspec.structs.asdict(replay.settings.hardware)
+        toml = "".join(f"{name} = {value!r}\n" for name, value in fields.items())
+        (replay.out / HARDWARE_FILE).write_text(toml)
     except OSError as error:
         raise InputError(f"{error.filename or path}: {error.strerror}") from None
     return path
@@ -96,31 +101,20 @@ def native_row(row: RequestRow) -> dict[str, Any]:
         "output_tokens": row.output_tokens,
         "prompt": row.prompt,
         "prefix": row.prefix,
-        "arrival_s": _seconds(row.arrival_ns or 0),
+        # A float has too few digits for the nanoseconds of a long trace.
+        "arrival_s": msgspec.Raw(seconds(row.arrival_ns or 0).encode()),
     }
     return {name: value for name, value in native.items() if value is not None}
 
 
-def _seconds(ns: int) -> msgspec.Raw:
-    """Written out by hand: a float has too few digits for the nanoseconds of a long trace."""
-    return msgspec.Raw(b"%d.%09d" % divmod(ns, NS_PER_S))
-
-
-def _stem(name: str) -> str:
-    return "".join(char if char.isalnum() or char in "-_" else "_" for char in Path(name).stem)
-
-
 def _serve_arguments(replay: Replay) -> list[str]:
     settings = replay.settings
-    hardware = replay.out / "hardware.toml"
-    fields = msgspec.structs.asdict(settings.hardware)
-    hardware.write_text("".join(f"{name} = {value!r}\n" for name, value in fields.items()))
     return [
         f"--policy={settings.policy}",
         f"--max-batch={settings.max_batch}",
-        f"--max-wait={_exact_seconds(settings.max_wait_ns)}",
+        f"--max-wait={seconds(settings.max_wait_ns)}",
         f"--prefill-chunk={settings.prefill_chunk}",
-        f"--hardware={hardware}",
+        f"--hardware={replay.out / HARDWARE_FILE}",
         f"--out={replay.out / 'served'}",
         "--record-tokens",
         "--record-events",
@@ -151,18 +145,19 @@ def _any_fits(replay: Replay) -> bool:
 def _window_arguments(window: WindowSettings) -> list[str]:
     slo = {"ttft": window.slo.ttft_ms, "tpot": window.slo.tpot_ms, "e2e": window.slo.e2e_ms}
     words = [f"{name}:{bound!r}" for name, bound in slo.items() if bound is not None]
-    tail = "drain" if window.tail_ns == "drain" else _exact_seconds(window.tail_ns)
+    tail = "drain" if window.tail_ns == "drain" else seconds(window.tail_ns)
     return [f"--tail={tail}", *([f"--goodput={' '.join(words)}"] if words else [])]
 
 
-def _exact_seconds(ns: int) -> str:
+def seconds(ns: int) -> str:
+    """With all of its nanoseconds."""
     return f"{ns // NS_PER_S}.{ns % NS_PER_S:09d}"
 
 
 def _simulate(replay: Replay, name: str, ledger: Ledger, cancels: dict[str, int]) -> None:
     info = RunInfo(
         kind="simulated",
-        command=sys.argv,
+        command=command_line(),
         config=settings_config(RunConfig(), replay.settings, replay.window),
         ledger=LedgerInfo(name=ledger.name, sha256=ledger.sha256(), requests=len(ledger.rows)),
     )
@@ -173,13 +168,18 @@ def _simulate(replay: Replay, name: str, ledger: Ledger, cancels: dict[str, int]
 def _inputs(replay: Replay) -> Inputs:
     """All ledgers under the planned ids, the measured one brought to the clock of the tick grid."""
     served, measured = Run(replay.out / "served"), Run(replay.out / "measured")
+    for run in (served, measured):
+        if not run.info.complete or run.info.interrupted:
+            raise TargetError(f"{run.path}: this run did not come to its end, so nothing can be compared")
     anchor_ns, t0_ns = served.info.clock.t0_monotonic_ns, measured.info.clock.t0_monotonic_ns
     if anchor_ns is None or t0_ns is None:
         raise TargetError("no request reached the mock server, so there is nothing to compare")
     rows = list(measured.rows())
     planned_id = {row.request_id: row.id for row in rows if row.request_id}
     id_of = {row.id: planned_id.get(row.request_id or "", row.id) for row in served.rows()}
+    client = read_summary(measured.path)["client"] or {}
     return Inputs(
+        order=[row.id for row in replay.ledger.rows],
         planned=_side(Run(replay.out / "simulated"), {}),
         served=_side(served, id_of),
         resimulated=_side(Run(replay.out / "resimulated"), id_of),
@@ -187,21 +187,24 @@ def _inputs(replay: Replay) -> Inputs:
         settings=replay.settings,
         slo=replay.window.slo,
         tail_ns=None if replay.window.tail_ns == "drain" else replay.window.tail_ns,
-        client_lag_max_ns=_client_lag_ns(replay.out / "measured"),
+        client_lag_max_ns=_client_lag_ns(client),
+        client_limits=client.get("reasons", []),
         stall_limit_ns=replay.stall_limit_ns,
     )
 
 
 def _side(run: Run, id_of: dict[str, str]) -> Side:
-    rows = {id_of.get(row.id, row.id): row for row in run.rows()}
-    for id, row in rows.items():
-        row.id = id
+    """The rows under their planned ids; one that came a second time keeps its own."""
+    rows: dict[str, RequestRow] = {}
+    for row in run.rows():
+        planned_id = id_of.get(row.id, row.id)
+        row.id = row.id if planned_id in rows else planned_id
+        rows[row.id] = row
     return Side(rows, {tick.tick: tick for tick in run.ticks()})
 
 
-def _client_lag_ns(measured: Path) -> int:
+def _client_lag_ns(client: dict[str, Any]) -> int:
     """The longest that the load generator was late, in sending or in its event loop."""
-    client = read_summary(measured)["client"] or {}
     lags = [lag["max"] for lag in (client.get("send_lag_ms"), client.get("loop_lag_max_ms")) if lag]
     return round(max(lags, default=0.0) * NS_PER_MS)
 

@@ -63,8 +63,8 @@ def compare(inputs: Inputs) -> Agreement:
     plan = compare_plan(inputs.planned, inputs.served, moved, first_tick)
     timing = compare_timing(inputs)
     late_ns = max((tick.late_ns or 0 for tick in inputs.served.ticks.values()), default=0)
-    verdict, reasons = judge(schedule, timing, plan, late_ns, inputs.client_lag_max_ns, inputs.stall_limit_ns)
-    requests = [_request(inputs, id, schedule, timing, plan, moved) for id in inputs.planned.rows]
+    verdict, reasons = judge(schedule, timing, plan, doubts(inputs, late_ns))
+    requests = [_request(inputs, id, schedule, timing, plan, moved) for id in inputs.order]
     return Agreement(
         verdict=verdict,
         reasons=reasons,
@@ -78,25 +78,29 @@ def compare(inputs: Inputs) -> Agreement:
     )
 
 
-def judge(
-    schedule: Schedule, timing: Timing, plan: Plan, late_ns: int, lag_ns: int, limit_ns: int
-) -> tuple[Verdict, list[str]]:
-    """A different schedule is a disagreement whatever happened; else a stalled machine proves nothing."""
-    disagreements = []
-    if not schedule.agrees:
-        disagreements.append("served and simulated ticks differ for the same inputs")
-    if not timing.agrees:
-        disagreements.append("client stamps and server writes are too far apart, or goodput differs")
-    if not plan.agrees:
-        disagreements.append("served ticks differ from the plan before any input moved")
-    stalls = [] if schedule.requests else ["nothing was served, so nothing is shown"]
+def judge(schedule: Schedule, timing: Timing, plan: Plan, doubts: list[str]) -> tuple[Verdict, list[str]]:
+    """A different schedule is a disagreement whatever happened; else a run in doubt proves nothing."""
+    found = {
+        "served and simulated ticks differ for the same inputs": schedule.agrees,
+        "what the client saw and what the server did differ": timing.agrees,
+        "served ticks differ from the plan before any input moved": plan.agrees,
+    }
+    disagreements = [reason for reason, agrees in found.items() if not agrees]
+    if doubts and schedule.agrees:
+        return "inconclusive", doubts + disagreements
+    return ("disagree", disagreements + doubts) if disagreements else ("agree", [])
+
+
+def doubts(inputs: Inputs, late_ns: int) -> list[str]:
+    """Why the run may prove nothing: a machine that stalled, a client that was the bottleneck."""
+    limit_ns, lag_ns = inputs.stall_limit_ns, inputs.client_lag_max_ns
+    limit = f"(limit {limit_ns / 1e6:.0f} ms)"
+    reasons = [] if inputs.served.rows else ["nothing was served, so nothing is shown"]
     if late_ns > limit_ns:
-        stalls.append(f"a tick ran {late_ns / 1e6:.0f} ms late (limit {limit_ns / 1e6:.0f} ms)")
+        reasons.append(f"a tick ran {late_ns / 1e6:.0f} ms late {limit}")
     if lag_ns > limit_ns:
-        stalls.append(f"the load generator stalled for {lag_ns / 1e6:.0f} ms (limit {limit_ns / 1e6:.0f} ms)")
-    if stalls and schedule.agrees:
-        return "inconclusive", stalls + disagreements
-    return ("disagree", disagreements + stalls) if disagreements else ("agree", [])
+        reasons.append(f"the load generator stalled for {lag_ns / 1e6:.0f} ms {limit}")
+    return reasons + [f"client-limited: {reason}" for reason in inputs.client_limits]
 
 
 def _request(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from ledgers.distributions import Distribution
 from reports.agreement import Agreement, Verdict
 from reports.plan import Plan
 from reports.schedule import Schedule
-from reports.text import CENSORED, DASH, RESTS, marked, ms, number, table
+from reports.text import CENSORED, DASH, RESTS, WIDTH, marked, ms, number, table
 from reports.timing import Timing
 
 LISTED = 8
@@ -108,6 +109,7 @@ def _timing_lines(timing: Timing) -> list[str]:
     lines += _listed("on the edge", timing.on_edge)
     lines += _listed("counted differently", timing.slo_different)
     lines += _listed("tokens missing", timing.missing_tokens)
+    lines += _listed("another outcome", timing.outcome_different)
     return lines
 
 
@@ -128,7 +130,9 @@ def _listed(what: str, ids: Sequence[str]) -> list[str]:
     if not ids:
         return []
     more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
-    return [f"      {what}: {' '.join(ids[:LISTED])}{more}"]
+    return wrap(
+        f"{what}: {' '.join(ids[:LISTED])}{more}", WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8
+    )
 
 
 def _spread(found: Distribution | None) -> str:
@@ -167,6 +171,6 @@ def overall_text(verdict: Verdict, out: object) -> str:
     meaning = {
         "agree": "measured and simulated ledgers agree",
         "disagree": "measured and simulated ledgers DISAGREE",
-        "inconclusive": "the machine stalled: run it again on a quieter one",
+        "inconclusive": "this run proves nothing, for the reasons above",
     }
     return f"verdict: {verdict.upper()} - {meaning[verdict]}\nfiles:   {out}"

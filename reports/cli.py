@@ -143,6 +143,8 @@ def _show_requests(directory: Path, result: PolicyResult) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> None:
     """Rebuild the summary of run directories, whole or cut short, and print it."""
+    if ticks and (as_json or form == "json"):
+        raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
     if ticks:
         for path in runs:
             _print_ticks(Run(path))

@@ -6,6 +6,8 @@ changed by a later arrival that moved. By causality, nothing before that arrival
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from ledgers.rows import RequestRow, Ticks
@@ -29,25 +31,31 @@ class Plan(msgspec.Struct, kw_only=True):
 
 def moved_inputs(inputs: Inputs) -> tuple[dict[str, list[str]], int]:
     """Which inputs moved, each with what about it moved, and the first tick at which that can matter."""
-    planned = _order(inputs.planned.rows)
-    served = _order(inputs.served.rows)
-    rank = {id: place for place, id in enumerate(served)}
+    late = overtaken(inputs.order, inputs.served.rows)
     moved: dict[str, list[str]] = {}
     first = NEVER
-    for place, id in enumerate(planned):
-        reasons, tick = _moved(inputs, id, in_place=rank.get(id) == place)
+    for id in inputs.order:
+        reasons, tick = _moved(inputs, id, id in late)
         if reasons:
             moved[id] = reasons
             first = min(first, tick)
     return moved, first
 
 
-def _order(rows: dict[str, RequestRow]) -> list[str]:
-    received = {id: row.received_ns for id, row in rows.items() if row.received_ns is not None}
-    return sorted(received, key=lambda id: received[id])
+def overtaken(order: Sequence[str], served: Mapping[str, RequestRow]) -> set[str]:
+    """Which requests the server received after one that the ledger has behind them."""
+    received = [(id, row.received_ns) for id in order if (row := served.get(id))]
+    found: set[str] = set()
+    earliest_behind = NEVER
+    for id, received_ns in reversed(received):
+        if received_ns is not None:
+            if received_ns > earliest_behind:
+                found.add(id)
+            earliest_behind = min(earliest_behind, received_ns)
+    return found
 
 
-def _moved(inputs: Inputs, id: str, in_place: bool) -> tuple[list[str], int]:
+def _moved(inputs: Inputs, id: str, was_overtaken: bool) -> tuple[list[str], int]:
     tick_ns = inputs.settings.hardware.tick_ns
     plan = inputs.planned.rows[id].received_ns or 0
     row = inputs.served.rows.get(id)
@@ -65,8 +73,8 @@ def _moved(inputs: Inputs, id: str, in_place: bool) -> tuple[list[str], int]:
     if inputs.settings.policy in WAITING_POLICIES:
         wait_ns = inputs.settings.max_wait_ns
         expect("waited", ceil_div(plan + wait_ns, tick_ns), ceil_div(row.received_ns + wait_ns, tick_ns))
-    if not in_place:
-        reasons.append("received in another order than planned")
+    if was_overtaken:
+        reasons.append("received after one that is behind it in the ledger")
         ticks.append(min(ceil_div(plan, tick_ns), ceil_div(row.received_ns, tick_ns)))
     if row.ticks and row.ticks.cancel is not None:
         reasons.append(f"cancelled at tick {row.ticks.cancel}")

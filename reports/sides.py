@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -32,6 +33,7 @@ class Side(NamedTuple):
 class Inputs(NamedTuple):
     """What is compared. Rows are keyed by the planned id; measured times are on the tick grid's clock."""
 
+    order: Sequence[str]  # the ids of the ledger, first come first
     planned: Side
     served: Side
     resimulated: Side
@@ -40,6 +42,7 @@ class Inputs(NamedTuple):
     slo: Slo
     tail_ns: int | None
     client_lag_max_ns: int
+    client_limits: Sequence[str]  # why the load generator was the bottleneck, if it was
     stall_limit_ns: int
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from textwrap import wrap
+from textwrap import fill, wrap
 from typing import Any
 
 from ledgers.metrics import classify, e2e_ns, leave_ns, meets, origin_ns, queue_delay_ns, tpot_ns, ttft_ns
@@ -196,8 +196,8 @@ def run_text(info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] 
     blocks.append(littles_law(summary))
     client = summary.get("client")
     if client and client["client_limited"]:
-        blocks.insert(1, "CLIENT-LIMITED: " + "; ".join(client["reasons"]))
-    blocks += [f"note: {note}" for note in info.notes]
+        blocks.insert(1, fill("CLIENT-LIMITED: " + "; ".join(client["reasons"]), WIDTH))
+    blocks += [fill(f"note: {note}", WIDTH) for note in info.notes]
     if rows is not None:
         blocks.append(request_table(rows, info.config.slo, round(summary["window_s"] * NS_PER_S)))
     return "\n\n".join(block for block in blocks if block)
@@ -286,7 +286,7 @@ def tick_lines(ticks: Iterable[TickRow], labels: Mapping[str, str]) -> Iterator[
 
 
 def _tick_cells(values: Mapping[str, object]) -> str:
-    return "".join(f"{value!s:>{max(len(name), 5) + 1}}" for name, value in values.items())
+    return "".join(f" {value!s:>{max(len(name), 5)}}" for name, value in values.items())
 
 
 def _event_lines(tick: TickRow, labels: Mapping[str, str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from fractions import Fraction
 import msgspec
 
 from ledgers.distributions import Distribution, distribution
-from ledgers.metrics import e2e_ns, meets, tpot_ns, ttft_ns
+from ledgers.metrics import completion_ns, e2e_ns, meets, tpot_ns, ttft_ns
 from ledgers.rows import RequestRow
 from reports.sides import Inputs
 
@@ -27,6 +27,7 @@ class Timing(msgspec.Struct, kw_only=True):
     tpot: Distribution | None
     e2e: Distribution | None
     missing_tokens: list[str]
+    outcome_different: list[str]
     slo_met_measured: int | None
     slo_met_served: int | None
     on_edge: list[str]
@@ -50,17 +51,20 @@ def compare_timing(inputs: Inputs) -> Timing:
     pairs = [(row, inputs.served.rows[id]) for id, row in inputs.measured.items() if id in inputs.served.rows]
     tokens = distribution([abs(distance) for pair in pairs for distance in token_distances(*pair)])
     missing = [measured.id for measured, served in pairs if not _same_tokens(measured, served)]
+    outcomes = [id for id in inputs.order if not _outcomes_fit(inputs, id)]
     edge, met_measured, met_served = _goodput_of_both(inputs, pairs)
     disputed = met_measured ^ met_served
+    edge -= set(outcomes)
     close = tokens is None or tokens.p95 * 1e6 <= TIME_LIMIT_NS
     return Timing(
-        agrees=close and not missing and not disputed - edge,
+        agrees=close and not missing and not outcomes and not disputed - edge,
         limit_ms=TIME_LIMIT_NS / 1e6,
         tokens=tokens,
         ttft=_distances(pairs, ttft_ns),
         tpot=_distances(pairs, tpot_ns),
         e2e=_distances(pairs, e2e_ns),
         missing_tokens=missing,
+        outcome_different=outcomes,
         slo_met_measured=len(met_measured) if inputs.slo.given else None,
         slo_met_served=len(met_served) if inputs.slo.given else None,
         on_edge=sorted(disputed & edge),
@@ -88,6 +92,21 @@ def ttft_parts(measured: RequestRow, served: RequestRow, tick_ns: int) -> Parts 
     return Parts(z - a, r - z, s - r, p - s, due - p, w - due, f - w)
 
 
+REFUSALS = (400, 429)
+
+
+def _outcomes_fit(inputs: Inputs, id: str) -> bool:
+    """Whether the client saw what the server did. Every request has a row on the client's side."""
+    measured, served = inputs.measured.get(id), inputs.served.rows.get(id)
+    if measured is None:
+        return False
+    if served is None:  # it did not get there, or not as a valid request
+        return measured.outcome != "completed"
+    if served.outcome == "rejected":
+        return measured.outcome == "http_error" and measured.http_status in REFUSALS
+    return (measured.outcome == "completed") == (served.outcome == "completed")
+
+
 def _same_tokens(measured: RequestRow, served: RequestRow) -> bool:
     """A client that left early has not seen what was written after it."""
     stamps, writes = len(measured.token_ns or ()), len(served.token_ns or ())
@@ -108,9 +127,10 @@ def _goodput_of_both(inputs: Inputs, pairs: list[Pair]) -> tuple[set[str], set[s
     for pair in pairs:
         margins = [_margins(row, bounds, end) for row, end in zip(pair, window, strict=True)]
         for side, row, margin in zip(met, pair, margins, strict=True):
-            if inputs.slo.given and meets(row, bounds) and margin[-1] >= 0:
+            in_window = margin[-1] is None or margin[-1] >= 0
+            if inputs.slo.given and meets(row, bounds) and in_window:
                 side.add(row.id)
-        if any(abs(server) <= abs(server - client) for client, server in zip(*margins, strict=True)):
+        if any(_on_edge(client, server) for client, server in zip(*margins, strict=True)):
             edge.add(pair[0].id)
     return edge, *met
 
@@ -122,9 +142,18 @@ def _window_end(rows: tuple[RequestRow, ...], tail_ns: int | None) -> int | None
     return tail_ns + max((row.received_ns if row.arrival_ns is None else row.arrival_ns) or 0 for row in rows)
 
 
-def _margins(row: RequestRow, bounds: tuple[int | None, ...], end_ns: int | None) -> list[float]:
-    """How far a request stays below each bound (ttft, tpot, e2e), and its end before the window's."""
-    values = (ttft_ns(row), tpot_ns(row), e2e_ns(row))
-    margins = [0.0 if b is None or v is None else float(b - v) for b, v in zip(bounds, values, strict=True)]
-    in_window = 1.0 if end_ns is None or row.last_token_ns is None else float(end_ns - row.last_token_ns)
-    return [*margins, in_window]
+def _margins(row: RequestRow, bounds: tuple[int | None, ...], end_ns: int | None) -> list[Figure]:
+    """How far a request stays below each bound (ttft, tpot, e2e), and its end before the window's.
+
+    None where there is no bound, or no value to hold against it.
+    """
+    limits = (*bounds, end_ns)
+    values = (ttft_ns(row), tpot_ns(row), e2e_ns(row), completion_ns(row))
+    return [None if b is None or v is None else b - v for b, v in zip(limits, values, strict=True)]
+
+
+def _on_edge(client: Figure, server: Figure) -> bool:
+    """The bound lies no further from the server's value than the client's value does."""
+    if client is None or server is None:
+        return False
+    return abs(Fraction(server)) <= abs(Fraction(server) - Fraction(client))

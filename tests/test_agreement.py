@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from ledgers.rows import RequestRow, TickRow
+from ledgers.rows import Outcome, RequestRow, TickRow
 from ledgers.settings import Hardware, SchedulerSettings, Slo
 from mock_server.policies import make_scheduler
 from mock_server.simulate import simulate
@@ -21,7 +21,7 @@ ARRIVALS = {"A": 0, "B": 30 * MS, "C": 150 * MS, "D": 420 * MS}
 SETTINGS = SchedulerSettings(policy="continuous", max_batch=2, max_wait_ns=2 * TICK_NS, hardware=Hardware())
 
 
-def run(arrivals: dict[str, int], settings: SchedulerSettings = SETTINGS) -> Side:
+def simulated(arrivals: dict[str, int], settings: SchedulerSettings = SETTINGS) -> Side:
     """A simulation of the four requests at these arrivals, in this order."""
     rows = [
         RequestRow(id=id, prompt_tokens=LENGTHS[id][0], output_tokens=LENGTHS[id][1], arrival_ns=at)
@@ -55,11 +55,12 @@ def measured(served: Side, planned: dict[str, int], late_ns: int = MS // 10) -> 
 
 def inputs(received: dict[str, int] | None = None, slo: Slo = Slo(), tail_ns: int | None = None) -> Inputs:  # noqa: B008
     """A run in which the server received `received`; everything else is as it should be."""
-    served = run(received or ARRIVALS)
+    served = simulated(received or ARRIVALS)
     for row in served.rows.values():
         row.arrival_ns = None
     return Inputs(
-        planned=run(ARRIVALS),
+        order=list(ARRIVALS),
+        planned=simulated(ARRIVALS),
         served=served,
         resimulated=copied(served),
         measured=measured(served, ARRIVALS),
@@ -67,6 +68,7 @@ def inputs(received: dict[str, int] | None = None, slo: Slo = Slo(), tail_ns: in
         slo=slo,
         tail_ns=tail_ns,
         client_lag_max_ns=MS,
+        client_limits=[],
         stall_limit_ns=250 * MS,
     )
 
@@ -162,8 +164,8 @@ def test_a_moved_request_excuses_what_follows_but_nothing_before() -> None:
 def test_a_request_that_waits_for_its_batch_may_be_changed_by_a_later_one_that_moved() -> None:
     """A waits for B: B a tick early forms the batch early. That follows from B and is no disagreement."""
     plan = {"A": 0, "B": 120 * MS, "C": 150 * MS, "D": 420 * MS}
-    run_as_planned = inputs(plan)._replace(planned=run(plan))
-    early = inputs({**plan, "B": 90 * MS})._replace(planned=run(plan))
+    run_as_planned = inputs(plan)._replace(planned=simulated(plan))
+    early = inputs({**plan, "B": 90 * MS})._replace(planned=simulated(plan))
     assert compare(run_as_planned).plan.moved == []
     agreement = compare(early)
     assert agreement.plan.first_moved_tick == 1
@@ -191,7 +193,7 @@ def test_two_requests_in_another_order_have_moved_though_their_ticks_are_the_sam
 
 def test_a_request_on_the_edge_of_its_slo_may_be_counted_differently_and_is_named() -> None:
     """B misses by the client's clock what it meets by the server's: the bound lies between the two."""
-    served = run(ARRIVALS).rows["B"]
+    served = simulated(ARRIVALS).rows["B"]
     assert served.last_token_ns is not None
     e2e_ms = (served.last_token_ns - ARRIVALS["B"]) / MS
     agreement = compare(inputs(slo=Slo(e2e_ms=e2e_ms + 0.05)))
@@ -219,3 +221,81 @@ def test_a_run_in_which_nothing_was_served_proves_nothing() -> None:
     agreement = compare(run)
     assert agreement.verdict == "inconclusive"
     assert "nothing" in agreement.reasons[0]
+
+
+def test_a_request_without_a_row_of_the_client_is_a_disagreement() -> None:
+    """The server served it, the load generator lost it: nothing may be left out of the comparison."""
+    run = inputs()
+    del run.measured["B"]
+    agreement = compare(run)
+    assert agreement.timing.outcome_different == ["B"]
+    assert agreement.verdict == "disagree"
+
+
+@pytest.mark.parametrize("outcome", ["stream_error", "timeout", "truncated", "http_error"])
+def test_a_failure_that_the_server_knows_nothing_of_is_a_disagreement(outcome: Outcome) -> None:
+    """Completed there and failed here: one side is wrong."""
+    run = inputs()
+    run.measured["C"].outcome = outcome
+    agreement = compare(run)
+    assert agreement.timing.outcome_different == ["C"]
+    assert agreement.verdict == "disagree"
+
+
+def test_a_rejection_is_paired_with_the_refusal_that_the_client_saw() -> None:
+    """400 and 429 are refusals; a 500 or an answer is not."""
+    run = inputs()
+    run.served.rows["D"].outcome = run.resimulated.rows["D"].outcome = "rejected"
+    run.measured["D"].outcome = "http_error"
+    run.measured["D"].token_ns = run.served.rows["D"].token_ns = None
+    for status, fits in ((400, True), (429, True), (500, False)):
+        run.measured["D"].http_status = status
+        assert (compare(run).timing.outcome_different == []) is fits
+
+
+def test_goodput_that_differs_without_an_edge_is_a_disagreement() -> None:
+    """The server kept 1000 ms to spare, the client lost an unanswered token: no edge explains that."""
+    run = inputs(slo=Slo(e2e_ms=2000))
+    run.measured["B"].outcome = "truncated"
+    agreement = compare(run)
+    assert (agreement.timing.slo_met_measured, agreement.timing.slo_met_served) == (3, 4)
+    assert agreement.timing.slo_different == ["B"]
+    assert agreement.verdict == "disagree"
+
+
+def test_requests_of_one_instant_have_the_order_of_the_ledger() -> None:
+    """All planned at 0 and received in the ledger's order: none was overtaken, whoever ends first."""
+    together = dict.fromkeys(LENGTHS, 0)
+    received = {id: place for place, id in enumerate(LENGTHS)}
+    run = inputs(received)._replace(planned=simulated(together))
+    assert [id for id, row in compare_requests(run).items() if "behind" in " ".join(row)] == []
+
+
+def compare_requests(run: Inputs) -> dict[str, list[str]]:
+    return {request.id: request.moved for request in compare(run).requests}
+
+
+def test_only_the_one_that_was_overtaken_has_moved() -> None:
+    """A comes last of four at the same tick: B, C and D are where they were planned."""
+    plan = {"A": 1 * MS, "B": 2 * MS, "C": 3 * MS, "D": 4 * MS}
+    first = {"B": 0, "C": 1 * MS, "D": 2 * MS, "A": 3 * MS}
+    moved = compare_requests(inputs(first)._replace(planned=simulated(plan)))
+    assert [id for id, reasons in moved.items() if "behind" in " ".join(reasons)] == ["A"]
+
+
+def test_a_cancelled_request_is_an_input_that_moved() -> None:
+    """What its leaving changes is no disagreement with the plan."""
+    run = inputs()
+    ticks = run.served.rows["D"].ticks
+    assert ticks is not None
+    ticks.cancel = 9
+    agreement = compare(run)
+    assert agreement.plan.moved == ["D"]
+    assert agreement.plan.first_moved_tick == 9
+
+
+def test_a_client_that_was_the_bottleneck_proves_nothing() -> None:
+    """Its own verdict on itself counts."""
+    agreement = compare(inputs()._replace(client_limits=["the client used 95% of a core"]))
+    assert agreement.verdict == "inconclusive"
+    assert agreement.reasons == ["client-limited: the client used 95% of a core"]

@@ -47,7 +47,11 @@ class World:
         self.rows: list[RequestRow] = []
         self.ticks: list[TickRow] = []
         self.engine = Engine(
-            lambda: make_scheduler(setup), self.clock, on_row=self.rows.append, on_tick=self.ticks.append
+            lambda: make_scheduler(setup),
+            self.clock,
+            on_row=self.rows.append,
+            on_tick=self.ticks.append,
+            record_events=True,
         )
 
     def submit(self, prompt_tokens: int, output_tokens: int) -> Job:
@@ -67,8 +71,9 @@ class World:
     def resimulate(self) -> tuple[list[RequestRow], list[TickRow]]:
         ticks: list[TickRow] = []
         requests, cancels = served_inputs(self.rows)
-        rows = list(simulate(make_scheduler(self.setup), requests, cancels=cancels, on_tick=ticks.append))
-        return rows, [tick for tick in ticks if not tick.idle]
+        scheduler = make_scheduler(self.setup)
+        rows = list(simulate(scheduler, requests, cancels=cancels, on_tick=ticks.append, record_events=True))
+        return rows, [tick for tick in ticks if not tick.idle or tick.events]
 
 
 setups = st.builds(
@@ -100,7 +105,7 @@ actions = st.lists(
 def test_whatever_the_lateness_a_simulation_of_the_inputs_gives_the_same_ticks(
     setup: SchedulerSettings, script: list[tuple[str, int, int]]
 ) -> None:
-    """Arrivals, disconnects in any phase, a loop that wakes up late: still equal for all."""
+    """Arrivals, disconnects in any phase, a loop that wakes up late: ticks, rows and events are equal."""
     world = World(setup)
     jobs: list[Job] = []
     for action, x, y in script:
@@ -187,3 +192,25 @@ def test_a_shutdown_leaves_a_row_for_everything_in_flight() -> None:
     assert [(row.outcome, row.tokens) for row in world.rows] == [("unfinished", 3)]
     assert isinstance(job.sink, Client)
     assert job.sink.aborted
+
+
+def test_an_engine_that_cannot_keep_up_lets_others_have_a_turn() -> None:
+    """Ticks that take longer than they last: `run_due` comes back though more are due."""
+    world = World(SchedulerSettings(policy="immediate"))
+    job = world.submit(1, 70)
+    slow = Client.token
+
+    class Slow(Client):
+        def token(self, index: int, last: bool) -> None:
+            world.pass_time(2 * TICK_NS)
+            slow(self, index, last)
+
+    job.sink = Slow()
+    world.pass_time(50 * TICK_NS)
+    world.engine.run_due(at_most_ns=5 * TICK_NS)
+    assert world.rows == []
+    assert world.engine.due_ns is not None
+    assert world.engine.due_ns < world.clock.now_ns
+    world.engine.cancel(job)
+    world.run_out()
+    assert world.rows[0].outcome == "cancelled"

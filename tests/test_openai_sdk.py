@@ -115,6 +115,7 @@ def test_a_request_over_the_budget_is_a_bad_request(client: openai.OpenAI) -> No
         ({"max_tokens": 2.5}, "max_tokens"),
         ({"stream": "yes"}, "stream"),
         ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
     ],
 )
 def test_bad_fields_are_named(client: openai.OpenAI, change: dict[str, object], param: str) -> None:

@@ -206,6 +206,8 @@ def test_a_reader_that_stops_does_not_stop_the_others(tmp_path: Path) -> None:
     rows = {row["outcome"]: row for row in json_lines(tmp_path / "served" / "requests.jsonl")}
     ticks: Any = rows["completed"]["ticks"]
     assert ticks["last_token"] - ticks["first_token"] == 299
+    beside: Any = rows["completed"]
+    assert beside["last_token_ns"] - beside["first_token_ns"] < 5e9  # 0.3 s, were the machine quiet
     assert set(rows) == {"completed", "cancelled"}
 
 
@@ -246,6 +248,27 @@ def test_reset_is_refused_in_flight_and_then_begins_a_new_ledger(one_slot: MockS
     ask(one_slot, "POST", "/v1/completions", b'{"prompt": "time", "max_tokens": 1}')
     (row,) = Run(one_slot.out).rows()
     assert row.received_ns == 0
+
+
+def test_a_reset_forgets_where_the_old_grid_began(one_slot: MockServer) -> None:
+    """Reset and first request again and again: `run.json` has the last anchor, and none after a reset."""
+    for _ in range(30):
+        assert ask(one_slot, "POST", "/v1/completions", b'{"prompt": "time", "max_tokens": 1}')[0] == 200
+        wait_until(lambda: state(one_slot)["idle"])
+        assert ask(one_slot, "POST", "/mock/reset", b"")[0] == 200
+    assert one_slot.stop() == 0
+    assert Run(one_slot.out).info.clock.t0_monotonic_ns is None
+
+
+def test_a_request_id_that_is_no_text_harms_nobody(server: MockServer) -> None:
+    """Its bytes are replaced in the row and in the echo; the server goes on."""
+    where = urlsplit(server.url)
+    body = b'{"prompt": "time", "max_tokens": 1}'
+    head = b"POST /v1/completions HTTP/1.0\r\nX-Request-Id: \xff\xfe\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
+        connection.sendall(head % len(body) + body)
+        assert b" 200 OK" in connection.recv(4096)
+    assert ask(server, "GET", "/health")[0] == 200
 
 
 def test_sigterm_ends_within_the_grace_and_keeps_a_row_for_what_was_cut(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import json_lines, tokentick
+from tests.conftest import COMMAND, json_lines, tokentick
 
 
 def simulate(tmp_path: Path, ledger: str, *flags: str, hardware: str = "") -> dict[str, Any]:
@@ -80,3 +82,20 @@ def test_idle_ticks_have_rows(tmp_path: Path) -> None:
     assert [tick["tick"] for tick in ticks] == list(range(12))
     assert [tick["emitted"] for tick in ticks] == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
     assert set(ticks[5]) == {"tick", "queue", "prefill", "ready", "emitted", "kv_reserved", "kv_cached"}
+
+
+def test_an_interrupted_simulation_has_a_summary(tmp_path: Path) -> None:
+    """Ctrl-C in the middle: exit code 130, what ended is there, and the directory says what it is."""
+    command = [*COMMAND, "simulate", "--num-prompts", "20000", "--random-input-len", "100"]
+    command += ["--random-output-len", "300", "--request-rate", "inf", "--hardware", "medium", "--out", "run"]
+    process = subprocess.Popen([*command, "--ticks", "none"], cwd=tmp_path)
+    rows = tmp_path / "run" / "requests.jsonl"
+    deadline = time.monotonic() + 30
+    while not (rows.exists() and rows.stat().st_size):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["interrupted"]
+    assert 0 < summary["completed"] < summary["scheduled"] == 20000

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgers.rows import TickRow
+from reports.text import tick_lines
 from tests.conftest import COMMAND, tokentick
 
 
@@ -37,6 +39,13 @@ def test_the_tick_table_accounts_for_every_token(overload: Path) -> None:
     emitted = sum(int(cells[4]) for cells in table if cells[0].isdigit())
     named = sum(len(line.split(" token ")[1].split()) for line in lines if " token " in line)
     assert emitted == named == 63
+
+
+def test_columns_of_the_tick_table_never_run_together() -> None:
+    """Seven digits of KV tokens are as readable as two."""
+    tick = TickRow(tick=7, queue=1, prefill=2, ready=3, emitted=3, kv_reserved=4000000000, kv_cached=1234567)
+    *_, line = tick_lines([tick], {})
+    assert line.split() == ["7", "1", "2", "3", "3", "4000000000", "1234567"]
 
 
 def test_a_report_does_not_need_utf_8(overload: Path) -> None:

@@ -10,6 +10,11 @@ import msgspec
 from loadgen.sse import SseEvent
 
 
+# What reading a server's JSON can raise: it fails that request, never the run. Besides bad JSON and bad UTF-8
+# there is nesting without end, and numbers that no integer type holds.
+MALFORMED = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+
 class Ask(msgspec.Struct, frozen=True):
     """What a request asks for, whatever the dialect.
 
@@ -51,10 +56,10 @@ class Dialect(Protocol):
         """The JSON body of a streamed request."""
 
     def read_event(self, event: SseEvent) -> Reading:
-        """What an event of the stream says. Raises msgspec.DecodeError when it is malformed."""
+        """What an event of the stream says. Raises one of MALFORMED when it cannot be read."""
 
     def read_body(self, body: bytes) -> Reading:
-        """What a whole JSON answer says. Raises msgspec.DecodeError when it is malformed."""
+        """What a whole JSON answer says. Raises one of MALFORMED when it cannot be read."""
 
 
 def error_text(error: Any) -> str:
@@ -64,3 +69,12 @@ def error_text(error: Any) -> str:
             if error.get(key):
                 return error_text(error[key])
     return error if isinstance(error, str) else msgspec.json.encode(error).decode()
+
+
+def error_body_text(body: bytes) -> str:
+    """The message in the JSON object of an error body; "" where it is none."""
+    try:
+        content = msgspec.json.decode(body)
+        return error_text(content) if isinstance(content, dict) else ""
+    except MALFORMED:
+        return ""

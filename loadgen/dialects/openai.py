@@ -6,7 +6,7 @@ only a non-empty text (or tool call) is generated output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from typing import Any
 
 import msgspec
@@ -15,6 +15,12 @@ from loadgen.dialects.dialect import Ask, Reading, error_text
 from loadgen.sse import SseEvent
 
 _FAILED = frozenset({"error", "abort"})
+_EVENT_NAMES = frozenset({"", "message", "error"})
+_MOST_TOKENS = 1_000_000_000
+# A pair of surrogates is a character; one alone, as a cut through a character leaves it, is not.
+_SURROGATES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
 _FIRST = (0,)
 
 
@@ -24,8 +30,10 @@ class _Payload(msgspec.Struct, gc=False):
     content: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
+    reasoning_details: Any = None
     refusal: Any = None
     tool_calls: Any = None
+    function_call: Any = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -38,7 +46,7 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _Usage(msgspec.Struct, gc=False):
-    completion_tokens: int | None = None
+    completion_tokens: Any = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -56,23 +64,25 @@ class _OpenAI:
     """What chat and completions share."""
 
     def read_event(self, event: SseEvent) -> Reading:
-        data = event.data
-        if data[:1] == b"[" and data.strip() == b"[DONE]":
+        data = event.data.strip()
+        if data == b"[DONE]":
             return Reading(done=True)
-        chunk = _decoder.decode(data)
+        if not data or (event.name not in _EVENT_NAMES and not data.startswith(b"{")):  # a keep-alive
+            return Reading()
+        chunk = _decode(data)
         if event.name == "error" and chunk.error is None:
             chunk.error = chunk.message or "the server sent an error event"
         return self._read(chunk)
 
     def read_body(self, body: bytes) -> Reading:
-        return self._read(_decoder.decode(body))
+        return self._read(_decode(body))
 
     def _read(self, chunk: _Chunk) -> Reading:
         reading = Reading()
         for choice in chunk.choices or ():
             self._read_choice(choice, reading)
         if chunk.usage is not None:
-            reading.usage_tokens = chunk.usage.completion_tokens
+            reading.usage_tokens = _count(chunk.usage.completion_tokens)
         if chunk.error is not None:
             reading.error = error_text(chunk.error)
         elif chunk.object == "error":  # the flat shape of older servers
@@ -88,11 +98,12 @@ class _OpenAI:
         if index == 0:
             reading.text, reading.reasoning = text, reasoning
         if choice.finish_reason:
+            reason = _reason(choice.finish_reason)
             reading.finished = (*reading.finished, index)
             if index == 0 or reading.finish_reason is None:
-                reading.finish_reason = str(choice.finish_reason)
-            if choice.finish_reason in _FAILED:
-                reading.error = f"finish_reason {choice.finish_reason}"
+                reading.finish_reason = reason
+            if reason in _FAILED:
+                reading.error = f"finish_reason {reason}"
         if choice.error is not None:
             reading.error = error_text(choice.error)
 
@@ -113,9 +124,7 @@ class Chat(_OpenAI):
         payload = choice.delta or choice.message
         if payload is None:
             return "", "", False
-        reasoning = _text(payload.reasoning) or _text(payload.reasoning_content)
-        other = bool(_text(payload.refusal)) or (bool(payload.tool_calls) and _calls(payload.tool_calls))
-        return _text(payload.content), reasoning, other
+        return _text(payload.content), _reasoning(payload), bool(_text(payload.refusal)) or _calls(payload)
 
 
 class Completions(_OpenAI):
@@ -138,12 +147,45 @@ def _encode(ask: Ask, own: dict[str, Any]) -> bytes:
     return msgspec.json.encode({key: value for key, value in body.items() if value is not None})
 
 
-def _text(value: Any) -> str:
+def _decode(data: bytes) -> _Chunk:
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError:
+        whole = _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], data)
+        if whole == data:
+            raise
+        return _decoder.decode(whole)
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens; None for what cannot be one."""
+    whole = isinstance(value, int | float) and 0 <= value <= _MOST_TOKENS and value == int(value)
+    return int(value) if whole else None
+
+
+def _reason(value: Any) -> str:
+    """A finish reason is a text, or an object that names it as its `type`."""
+    named = value.get("type") if isinstance(value, dict) else value
+    return named if isinstance(named, str) else str(value)
+
+
+def _text(value: Any, key: str = "text") -> str:
+    """A text, or the texts of a list of parts, each under `key`."""
+    if isinstance(value, list):
+        return "".join(_text(part.get(key)) for part in value if isinstance(part, dict))
     return value if isinstance(value, str) else ""
 
 
-def _calls(tool_calls: Any) -> bool:
+def _reasoning(payload: _Payload) -> str:
+    """Servers that give it twice give the same text in both spellings."""
+    text = _text(payload.reasoning) or _text(payload.reasoning_content) or _text(payload.content, "thinking")
+    details = payload.reasoning_details
+    return text or (_text(details) or _text(details, "summary") if isinstance(details, list) else "")
+
+
+def _calls(payload: _Payload) -> bool:
     """Whether a tool call carries a name or arguments; an id alone is no generated output."""
-    calls: Iterable[Any] = tool_calls if isinstance(tool_calls, list) else ()
-    functions = (call.get("function") for call in calls if isinstance(call, dict))
+    calls = payload.tool_calls if isinstance(payload.tool_calls, list) else []
+    functions = [call.get("function") for call in calls if isinstance(call, dict)]
+    functions.append(payload.function_call)  # the spelling before there were tools
     return any(f.get("name") or f.get("arguments") for f in functions if isinstance(f, dict))

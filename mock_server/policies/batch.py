@@ -13,8 +13,6 @@ from mock_server.scheduler import Scheduler, Sequence
 class BatchPolicy:
     """Decode from the front of the rotation; start a batch when `may_start`; advance it."""
 
-    name = "batch"
-
     def __init__(self, max_batch: int, max_wait_ns: int = 0) -> None:
         self.max_batch = max_batch
         self.max_wait_ns = max_wait_ns

@@ -8,8 +8,6 @@ from mock_server.scheduler import Scheduler, Sequence
 class Chunked:
     """One list in admission order. A decode takes a slot; each slot left advances one prefill by a chunk."""
 
-    name = "chunked"
-
     def __init__(self, prefill_chunk: int) -> None:
         self.prefill_chunk = prefill_chunk
         self.running: list[Sequence] = []

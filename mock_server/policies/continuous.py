@@ -9,7 +9,5 @@ from mock_server.scheduler import Scheduler
 class Continuous(BatchPolicy):
     """Start a formed batch while earlier requests may still be decoding."""
 
-    name = "continuous"
-
     def may_start(self, scheduler: Scheduler) -> bool:
         return self.formed(scheduler)

@@ -9,8 +9,6 @@ from mock_server.scheduler import Scheduler
 class Immediate(BatchPolicy):
     """Start when nothing at all is in service; batch size and wait do not apply."""
 
-    name = "immediate"
-
     def __init__(self) -> None:
         super().__init__(max_batch=1)
 

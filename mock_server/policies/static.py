@@ -9,7 +9,5 @@ from mock_server.scheduler import Scheduler
 class Static(BatchPolicy):
     """Start a formed batch when the whole previous one has finished."""
 
-    name = "static"
-
     def may_start(self, scheduler: Scheduler) -> bool:
         return not self.ready and self.formed(scheduler)
