@@ -12,6 +12,7 @@ import click
 from ledgers.errors import TokentickError
 from ledgers.rundir import Finished
 
+PIPE_CLOSED = 141  # as a shell says it of a program whose reader left
 COMMANDS = {
     "serve": "mock_server.cli:serve",
     "simulate": "mock_server.cli:simulate",
@@ -72,6 +73,8 @@ def main() -> None:
         code = 2
     except (click.Abort, KeyboardInterrupt):
         code = 130
+    except BrokenPipeError:
+        code = PIPE_CLOSED
     except OSError as error:  # files are the commands' to handle: what is left is our own output
         click.echo(f"tokentick: cannot write the output: {error.strerror}", err=True)
         code = 2
@@ -84,7 +87,9 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter will flush again
-        if not isinstance(error, BrokenPipeError):
+        if isinstance(error, BrokenPipeError):
+            code = PIPE_CLOSED
+        else:
             click.echo(f"tokentick: cannot write the output: {error.strerror}", err=True)
             code = code or 2
     sys.exit(code)

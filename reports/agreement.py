@@ -83,7 +83,7 @@ def judge(schedule: Schedule, timing: Timing, plan: Plan, doubts: list[str]) -> 
     found = {
         "served and simulated ticks differ for the same inputs": schedule.agrees,
         "what the client saw and what the server did differ": timing.agrees,
-        "served ticks differ from the plan before any input moved": plan.agrees,
+        "what was served differs from the plan before any input moved": plan.agrees,
     }
     disagreements = [reason for reason, agrees in found.items() if not agrees]
     if doubts and schedule.agrees:
@@ -96,6 +96,11 @@ def doubts(inputs: Inputs, late_ns: int) -> list[str]:
     limit_ns, lag_ns = inputs.stall_limit_ns, inputs.client_lag_max_ns
     limit = f"(limit {limit_ns / 1e6:.0f} ms)"
     reasons = [] if inputs.served.rows else ["nothing was served, so nothing is shown"]
+    missing = [id for id in inputs.order if id not in inputs.served.rows]
+    if missing and inputs.served.rows:
+        row = inputs.measured.get(missing[0])
+        why = f": {row.error or row.outcome}" if row else ""
+        reasons.append(f"{len(missing)} of {len(inputs.order)} requests did not reach the server{why}")
     if late_ns > limit_ns:
         reasons.append(f"a tick ran {late_ns / 1e6:.0f} ms late {limit}")
     if lag_ns > limit_ns:

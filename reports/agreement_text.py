@@ -39,7 +39,11 @@ def side_by_side(results: Sequence[PolicyResult]) -> str:
         )
         for percentile in ("p50", "p95", "p99")
     ]
-    rows += [[label, *(_figure_cell(result, key) for result in results)] for key, label in FIGURES.items()]
+    rows += [
+        [label, *(_figure_cell(result, key) for result in results)]
+        for key, label in FIGURES.items()
+        if key not in WHERE_ANY or any(side[key] for result in results for side in result[2:])
+    ]
     text = table(columns, rows)
     legend = [line for line in (CENSORED, RESTS) if line[0] in text]
     return "\n".join([text, *legend])
@@ -53,7 +57,11 @@ FIGURES = {
     "kv_peak_tokens": "KV peak tokens",
     "completed": "completed",
     "unfinished": "unfinished",
+    "failed": "failed",
+    "rejected": "rejected",
+    "not_sent": "not sent",
 }
+WHERE_ANY = ("failed", "rejected", "not_sent")
 
 
 def _latency_cell(result: PolicyResult, key: str, percentile: str) -> str:
@@ -121,6 +129,7 @@ def _plan_lines(plan: Plan) -> list[str]:
     lines = [f"  (c) served = planned: {plan.equal}/{total} requests; {moved}"]
     if plan.first_moved_tick == 0:
         lines.append("      an input moved in tick 0 already, so there is nothing before it to compare")
+    lines += _listed("received with other lengths than planned", plan.lengths_different)
     lines += _listed("differ before any moved", plan.differ_before)
     lines += _listed("differ after that", plan.differ_later)
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -60,6 +61,7 @@ def agree(**options: Any) -> int:
     Starts a mock server and a load generator as processes of their own. LEDGER is toy (the default) or a
     trace file. `--policy all` does it once for each policy.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
     ledger = ledger_from(options, default="toy")
     window = window_from(options)
     policies = list(POLICIES) if options["policy"] == "all" else [options["policy"]]

@@ -27,6 +27,7 @@ class Plan(msgspec.Struct, kw_only=True):
     equal: int
     differ_later: list[str]
     differ_before: list[str]
+    lengths_different: list[str]
 
 
 def moved_inputs(inputs: Inputs) -> tuple[dict[str, list[str]], int]:
@@ -93,16 +94,26 @@ def compare_plan(planned: Side, served: Side, moved: dict[str, list[str]], first
             before.append(id)
         elif _until(mine, NEVER) != _until(theirs, NEVER):
             later.append(id)
+    lengths = [id for id, row in planned.rows.items() if not _same_lengths(row, served.rows.get(id))]
     ticks_before = [k for k in planned.ticks.keys() | served.ticks.keys() if k < first_tick]
     same = all(state(planned.ticks.get(k)) == state(served.ticks.get(k)) for k in ticks_before)
     return Plan(
-        agrees=not before and same,
+        agrees=not before and same and not lengths,
         moved=list(moved),
         first_moved_tick=None if first_tick == NEVER else first_tick,
         equal=len(planned.rows) - len(before) - len(later),
         differ_later=later,
         differ_before=before,
+        lengths_different=lengths,
     )
+
+
+def _same_lengths(planned: RequestRow, served: RequestRow | None) -> bool:
+    """A length is never an input that moved: what was received must be what was planned."""
+    if served is None:
+        return True
+    plan = (planned.prompt_tokens, planned.output_tokens)
+    return plan == (served.prompt_tokens, served.output_tokens)
 
 
 def _until(ticks: Ticks | None, limit: int) -> tuple[int | None, ...]:

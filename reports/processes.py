@@ -61,7 +61,7 @@ def load_generator(arguments: Sequence[str]) -> None:
         try:
             code = process.wait()
         except KeyboardInterrupt:
-            _stop(process, signal.SIGINT)
+            _pass_on_interrupts(process)
             raise
         finally:
             _stop(process, signal.SIGKILL)
@@ -69,6 +69,14 @@ def load_generator(arguments: Sequence[str]) -> None:
             reason = _last_line(errors).removeprefix("tokentick: ") or f"code {code}"
             kind = InputError if code == 2 else TargetError
             raise kind(f"the load generator ended: {reason}")
+
+
+def _pass_on_interrupts(process: subprocess.Popen[bytes]) -> None:
+    """Each Ctrl-C goes on to the process, which ends in its own time after the first, sooner after more."""
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(KeyboardInterrupt):
+            process.wait()
 
 
 def _start(arguments: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:

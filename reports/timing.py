@@ -108,9 +108,12 @@ def _outcomes_fit(inputs: Inputs, id: str) -> bool:
 
 
 def _same_tokens(measured: RequestRow, served: RequestRow) -> bool:
-    """A client that left early has not seen what was written after it."""
-    stamps, writes = len(measured.token_ns or ()), len(served.token_ns or ())
-    return stamps == writes if served.outcome == "completed" else stamps <= writes
+    """Every token written was stamped and counted; a client that left early has not seen the later ones."""
+    stamps, writes = measured.token_ns or [], served.token_ns or []
+    if served.outcome != "completed":
+        return len(stamps) <= len(writes)
+    ends = (measured.first_token_ns, measured.last_token_ns)
+    return len(stamps) == len(writes) and measured.tokens == served.tokens and ends == (stamps[0], stamps[-1])
 
 
 def _distances(pairs: list[Pair], define: Callable[[RequestRow], Figure]) -> Distribution | None:

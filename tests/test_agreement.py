@@ -299,3 +299,45 @@ def test_a_client_that_was_the_bottleneck_proves_nothing() -> None:
     agreement = compare(inputs()._replace(client_limits=["the client used 95% of a core"]))
     assert agreement.verdict == "inconclusive"
     assert agreement.reasons == ["client-limited: the client used 95% of a core"]
+
+
+def test_a_request_that_never_arrived_leaves_the_question_open() -> None:
+    """It may have failed on the client's side: said with the reason, and not taken for agreement."""
+    run = inputs()
+    for side in (run.served, run.resimulated):
+        del side.rows["D"]
+    run.measured["D"].outcome = "connect_error"
+    run.measured["D"].error = "client limit: too many open files"
+    agreement = compare(run)
+    assert agreement.verdict == "inconclusive"
+    assert agreement.reasons[0] == (
+        "1 of 4 requests did not reach the server: client limit: too many open files"
+    )
+
+
+@pytest.mark.parametrize("field", ["prompt_tokens", "output_tokens"])
+def test_a_length_that_is_not_the_planned_one_is_a_disagreement(field: str) -> None:
+    """Even if everything has moved: a generator that sends other prompts replays another ledger."""
+    run = inputs({"A": 0, "B": 130 * MS, "C": 250 * MS, "D": 620 * MS})
+    setattr(run.served.rows["D"], field, 99)
+    agreement = compare(run)
+    assert agreement.plan.lengths_different == ["D"]
+    assert agreement.verdict == "disagree"
+
+
+def _miscounted(row: RequestRow) -> None:
+    row.tokens = (row.tokens or 0) + 3
+
+
+def _first_token_elsewhere(row: RequestRow) -> None:
+    row.first_token_ns = (row.first_token_ns or 0) + 50 * MS
+
+
+@pytest.mark.parametrize("fault", [_miscounted, _first_token_elsewhere])
+def test_what_the_client_reports_must_be_what_it_stamped(fault: Callable[[RequestRow], None]) -> None:
+    """Token count and first token are the ones of the stamps that were compared."""
+    run = inputs()
+    fault(run.measured["B"])
+    agreement = compare(run)
+    assert agreement.timing.missing_tokens == ["B"]
+    assert agreement.verdict == "disagree"
