@@ -45,7 +45,11 @@ class Figures:
     tokens: int = 0
     cpu_s: float = 0.0
 
-    def add(self, sent: int, first: int, last: int, truth: dict[str, str]) -> None:
+    def add(self, name: str, sent: int, first: int, last: int, truths: dict[str, dict[str, str]]) -> None:
+        """SystemExit if the server does not know the request: a figure without it would flatter."""
+        truth = truths.get(name)
+        if truth is None:
+            raise SystemExit(f"request {name}: not in the server's log as ok")
         received = int(truth["recv_ns"])
         self.ttft.append((first - sent) - (int(truth["first_ns"]) - received))
         self.last.append((last - sent) - (int(truth["last_ns"]) - received))
@@ -88,11 +92,22 @@ def run_ours(program: Path, work: Path, count: int, rate: float, tokens: int, fi
     plan.write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
     with truth_server(program, log) as port:
         words = ["run", plan, "--base-url", f"http://127.0.0.1:{port}", "--out", out, "--quiet"]
-        subprocess.run([sys.executable, FRONT_DOOR, *map(str, words)], stdout=subprocess.DEVNULL, check=False)
-    truth, run = read_truth(log), Run(out)
-    for row in run.rows():
-        if row.sent_ns is not None and row.first_token_ns is not None and row.last_token_ns is not None:
-            figures.add(row.sent_ns, row.first_token_ns, row.last_token_ns, truth[row.request_id or ""])
+        code = subprocess.call([sys.executable, FRONT_DOOR, *map(str, words)], stdout=subprocess.DEVNULL)
+    if code:
+        raise SystemExit(f"tokentick run ended with exit code {code}")
+    add_ours(Run(out), count, read_truth(log), figures)
+
+
+def add_ours(run: Run, count: int, truths: dict[str, dict[str, str]], figures: Figures) -> None:
+    """Add `count` requests of a run. SystemExit with one line unless each completed and is in `truths`."""
+    rows = list(run.rows())
+    if len(rows) != count:
+        raise SystemExit(f"{len(rows)} rows for {count} requests")
+    for row in rows:
+        if row.outcome != "completed" or None in (row.sent_ns, row.first_token_ns, row.last_token_ns):
+            raise SystemExit(f"request {row.id}: {row.outcome}, {row.error or 'without a token'}")
+        sent, first, last = row.sent_ns or 0, row.first_token_ns or 0, row.last_token_ns or 0
+        figures.add(row.request_id or "", sent, first, last, truths)
     before_ns = 0
     for sample in run.health():
         figures.cpu_s += (sample["cpu_share"] or 0) * (sample["t_ns"] - before_ns) / 1e9
@@ -107,10 +122,13 @@ def run_floor(
         words = ["-P", port, "-n", count, "-t", tokens, "-r", rate, "-c", 1, "-o", rows]
         result = subprocess.run([client, *map(str, words)], capture_output=True, check=True)
     figures.cpu_s += json.loads(result.stdout)["cpu"]
-    truth = read_truth(log)
+    truths = read_truth(log)
     with rows.open(newline="") as file:
-        for row in csv.DictReader(file):
-            figures.add(int(row["send_ns"]), int(row["first_ns"]), int(row["last_ns"]), truth[row["id"]])
+        measured = list(csv.DictReader(file))
+    if len(measured) != count:
+        raise SystemExit(f"C client: {len(measured)} rows for {count} requests")
+    for row in measured:
+        figures.add(row["id"], int(row["send_ns"]), int(row["first_ns"]), int(row["last_ns"]), truths)
 
 
 def show(name: str, streams: int, figures: Figures) -> None:

@@ -50,7 +50,7 @@ class LittlesLaw(msgspec.Struct, frozen=True):
     e2e_mean_s: float | None
     product: float | None
     applies: bool
-    stable: bool
+    stable: bool | None  # None if the arrivals have no span
     grew_share: float
     in_flight_at_end: int
     reasons: list[str]
@@ -64,32 +64,27 @@ def littles_law(
     `e2e_ns` are the completed requests'; `others` counts, by outcome, those in flight that did not complete.
     Times in flight add up to L·T_obs, those of the completed to X·W·T_obs; so what separates the two is the
     time of the others. Stable: in the second half of the arrivals, at most 1.5 times as many were in flight
-    as in the first. The law applies if that holds and the two are within 5 %. J. D. C. Little, A proof for
-    the queuing formula L = λW, Operations Research 9 (1961), 383-387.
+    as in the first; not known if all arrive at one instant. The law applies if that holds and the two are
+    within 5 %. J. D. C. Little, A proof for the queuing formula L = λW, Operations Research 9 (1961),
+    383-387.
     """
     mean = flight.mean(0, t_obs_ns)
     if mean is None:
         return None
     product = sum(e2e_ns) / t_obs_ns
-    first, second = _halves(flight, last_arrival_ns)
-    stable = second <= GROWTH * first
+    stable, stability = _stability(flight, last_arrival_ns)
     close = abs(mean - product) <= TOLERANCE * mean
     return LittlesLaw(
         concurrency_mean=mean,
         throughput_rps=len(e2e_ns) * 1e9 / t_obs_ns,
         e2e_mean_s=sum(e2e_ns) / len(e2e_ns) / 1e9 if e2e_ns else None,
         product=product if e2e_ns else None,
-        applies=stable and close and bool(e2e_ns),
+        applies=bool(stable and close and e2e_ns),
         stable=stable,
         grew_share=_grew_share(flight, t_obs_ns),
         in_flight_at_end=others.get("unfinished", 0),
-        reasons=[_stability(first, second, stable), _edges(mean, product, others)],
+        reasons=[stability, _edges(mean, product, others)],
     )
-
-
-def _halves(flight: InFlight, last_arrival_ns: int) -> tuple[float, float]:
-    middle = last_arrival_ns // 2
-    return flight.mean(0, middle) or 0.0, flight.mean(middle, last_arrival_ns) or 0.0
 
 
 def _grew_share(flight: InFlight, t_obs_ns: int) -> float:
@@ -98,9 +93,16 @@ def _grew_share(flight: InFlight, t_obs_ns: int) -> float:
     return sum(after > before for before, after in pairwise(levels)) / SLICES
 
 
-def _stability(first: float, second: float, stable: bool) -> str:
+def _stability(flight: InFlight, last_arrival_ns: int) -> tuple[bool | None, str]:
+    middle = last_arrival_ns // 2
+    first, second = flight.mean(0, middle), flight.mean(middle, last_arrival_ns)
+    if first is None or second is None:
+        return None, "stable or not is unknown: the arrivals have no span"
+    stable = second <= GROWTH * first
     word = "stable" if stable else "not stable"
-    return f"{word}: {first:.2f} in flight in the first half of the arrivals, {second:.2f} in the second"
+    return stable, (
+        f"{word}: {first:.2f} in flight in the first half of the arrivals, {second:.2f} in the second"
+    )
 
 
 def _edges(mean: float, product: float, others: Mapping[str, int]) -> str:

@@ -23,7 +23,6 @@ from ledgers.distributions import PERCENTILES, Distribution, Percent, rank
 from ledgers.errors import InputError
 from ledgers.units import NS_PER_MS, NS_PER_S
 
-TAGS = ("ttft", "itl", "e2e", "send_lag")
 LOWEST_NS = 1
 HIGHEST_NS = 24 * 3600 * NS_PER_S
 SIGNIFICANT_DIGITS = 3

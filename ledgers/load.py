@@ -16,6 +16,7 @@ from importlib.resources import files
 from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from ledgers.arrivals import PROCESSES, Pacing, Rate, draw_arrivals, replay, stretch
 from ledgers.errors import InputError
@@ -118,7 +119,17 @@ def _open(source: str) -> BufferedReader:
     if source == TOY:
         # The buffered reader is what formats expect, wherever the package's data lies.
         return BufferedReader(BytesIO((files("ledgers") / "data" / "toy_ledger.csv").read_bytes()))
-    return BufferedReader(FileIO(source), HEAD_BYTES)
+    return BufferedReader(_WholeReads(source), HEAD_BYTES)
+
+
+class _WholeReads(FileIO):
+    """Reads all that is asked for: a pipe gives a little at a time, but a head is peeked at once."""
+
+    def readinto(self, buffer: Any) -> int:
+        view, count = memoryview(buffer), 0
+        while count < len(view) and (more := super().readinto(view[count:])):
+            count += more
+        return count
 
 
 class _Intake:

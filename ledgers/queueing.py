@@ -153,6 +153,8 @@ def utilization(arrival_rate: float, service_rate: float, servers: int = 1) -> f
     _at_least("arrival_rate", arrival_rate, 0)
     _above("service_rate", service_rate, 0)
     _at_least("servers", servers, 1)
+    if servers % 1:
+        raise ValueError(f"servers is {servers}, not a whole number")
     return arrival_rate / (servers * service_rate)
 
 
@@ -204,7 +206,7 @@ def erlang_c(arrival_rate: float, service_rate: float, servers: int) -> float:
     rho = _stable(arrival_rate, service_rate, servers)
     offered = arrival_rate / service_rate
     blocked = 1.0
-    for k in range(1, servers + 1):
+    for k in range(1, int(servers) + 1):
         blocked = offered * blocked / (k + offered * blocked)
     return blocked / (1 - rho * (1 - blocked))
 

@@ -25,6 +25,8 @@ Outcome = Literal[
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 FAILURES = frozenset({"http_error", "stream_error", "empty", "truncated", "timeout", "connect_error"})
 
+CLIENT_LIMIT = "client limit: "  # how the error of a request begins that failed for want of something here
+
 Phase = Literal["connect", "send", "headers", "first_token", "streaming"]
 TokenSource = Literal["usage", "token_ids", "timings", "tokenizer", "events", "schedule"]
 

@@ -110,7 +110,7 @@ def settings_config(
 
 
 def command_line() -> list[str]:
-    """This process's command, without the path of the program."""
+    """The command of this process, without the path of the program."""
     return ["tokentick", *sys.argv[1:]]
 
 
@@ -160,6 +160,7 @@ class RunWriter:
         info.started_at = info.started_at or utc_now()
         info.host = info.host or host_facts()
         self._files: dict[str, int] = {}
+        self._failed: dict[str, str] = {}  # files that may end in half a line, and why
         make_empty(path)
         self.save_info()
         self._open("requests.jsonl")
@@ -187,6 +188,7 @@ class RunWriter:
         """Drop all rows written so far: the run begins anew."""
         for file in self._files.values():
             os.ftruncate(file, 0)
+        self._failed.clear()
 
     def save_info(self) -> None:
         write_json(self.path / "run.json", self.info)
@@ -208,6 +210,8 @@ class RunWriter:
         return self._files[name]
 
     def _append(self, name: str, line: bytes) -> None:
+        if name in self._failed:  # what is half a line must stay the last
+            raise InputError(self._failed[name])
         file = self._files.get(name)
         if file is None:
             file = self._open(name)
@@ -216,7 +220,8 @@ class RunWriter:
             while data:  # a signal or a nearly full disk can make a write short
                 data = data[os.write(file, data) :]
         except OSError as error:
-            raise InputError(f"{self.path / name}: {error.strerror}") from None
+            self._failed[name] = f"{self.path / name}: {error.strerror}"
+            raise InputError(self._failed[name]) from None
 
 
 def json_file(value: Any) -> bytes:

@@ -18,7 +18,7 @@ from ledgers.distributions import Distribution, distribution, nearest_rank
 from ledgers.errors import InputError
 from ledgers.histograms import Histogram, read_log
 from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns
-from ledgers.rows import FAILURES, OUTCOMES, Outcome, RequestRow
+from ledgers.rows import CLIENT_LIMIT, FAILURES, OUTCOMES, Outcome, RequestRow
 from ledgers.rundir import Run, json_file, write_json
 from ledgers.settings import Hardware
 from ledgers.units import NS_PER_MS, NS_PER_S, exact
@@ -58,18 +58,20 @@ def summarize(run: Run) -> dict[str, Any]:
     )
     statuses = seen.observations.statuses(t_obs_ns)
     whole = _Group(seen.observations, range(len(statuses)), statuses, t_obs_ns, seen.without_row)
+    itl, itl_partial = _itl(run, seen, whole, t_obs_ns)
     summary = {
         "window_s": t_obs_ns / NS_PER_S,
         "complete": run.info.complete,
         "interrupted": run.info.interrupted,
-        **whole.figures((seen.itl or _recorded_gaps(run, t_obs_ns)).distribution()),
+        **whole.figures(itl.distribution()),
+        "itl_partial": itl_partial,
         "without_row": seen.without_row,
         **_of_everything(seen, whole, statuses, t_obs_ns),
         **_of_ticks(run, seen.admissions, t_obs_ns),
         "by_class": _by_class(seen.observations, statuses, t_obs_ns),
         "by_outcome": {outcome: whole.counts[outcome] for outcome in OUTCOMES if whole.counts[outcome]},
         "failures": seen.failures.figures(),
-        "client": _client(run, seen.observations) if run.info.kind == "measured" else None,
+        "client": _client(run, seen) if run.info.kind == "measured" else None,
     }
     built: dict[str, Any] = msgspec.to_builtins(summary)
     return built
@@ -81,12 +83,13 @@ class _Seen:
     def __init__(self, run: Run) -> None:
         self.observations = Observations(run.info.config.slo)
         self.admissions = Admissions()
-        self.itl = read_log(run.path / "histograms.hlog").get("itl")
+        self.token_times = False  # whether rows have the time of each token
         self.failures = Failures()
         for row in run.rows():
             self.observations.add(row)
             self.admissions.add(row)
             self.failures.add(row)
+            self.token_times |= row.token_ns is not None
         planned = run.info.ledger.requests
         rows = len(self.observations)
         if planned is not None and rows > planned:
@@ -99,12 +102,19 @@ class Failures:
 
     def __init__(self) -> None:
         self._causes: Counter[tuple[str, str | None, str]] = Counter()
+        self._client_limits: Counter[str] = Counter()
 
     def add(self, row: RequestRow) -> None:
         if row.outcome in FAILURES:
             cause = (row.outcome, row.phase, row.error or "")
             known = cause in self._causes or len(self._causes) < MOST_CAUSES
+            if row.outcome == "connect_error" and cause[-1].startswith(CLIENT_LIMIT):
+                self._client_limits[cause[-1]] += 1
             self._causes[cause if known else (row.outcome, None, "other causes")] += 1
+
+    def client_limits(self) -> list[str]:
+        """What this machine ran out of, and how many requests that cost."""
+        return [f"{count} requests failed: {error}" for error, count in self._client_limits.items()]
 
     def figures(self) -> list[dict[str, Any]]:
         names = ("outcome", "phase", "error", "count")
@@ -112,15 +122,6 @@ class Failures:
             dict(zip(names, (*cause, count), strict=True))
             for cause, count in self._causes.most_common(CAUSES_TOLD)
         ]
-
-
-def _recorded_gaps(run: Run, t_obs_ns: int) -> Histogram:
-    """ITL from the rows, where no histogram was kept but token times were."""
-    histogram = Histogram()
-    for row in run.rows():
-        if completed_by(row, t_obs_ns):
-            histogram.record_all(gaps_ns(row))
-    return histogram
 
 
 class _Group:
@@ -183,6 +184,28 @@ class _Group:
         return sum(values) if len(values) == len(self.completed) else None
 
 
+def _itl(run: Run, seen: _Seen, whole: _Group, t_obs_ns: int) -> tuple[Histogram, bool]:
+    """ITL, and whether it is of other requests than those that completed.
+
+    Histograms are written every few seconds, so a run that was killed has rows that are in none: token times
+    in the rows, where they were recorded, say more.
+    """
+    if seen.token_times:
+        return _recorded_gaps(run, t_obs_ns), False
+    log = read_log(run.path / "histograms.hlog")
+    counted = log["ttft"].n if "ttft" in log else 0
+    streamed = len(seen.observations.known("ttft", whole.completed))
+    return log.get("itl", Histogram()), run.info.kind == "measured" and counted != streamed
+
+
+def _recorded_gaps(run: Run, t_obs_ns: int) -> Histogram:
+    histogram = Histogram()
+    for row in run.rows():
+        if completed_by(row, t_obs_ns):
+            histogram.record_all(gaps_ns(row))
+    return histogram
+
+
 def _of_everything(seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns: int) -> dict[str, Any]:
     """What needs the requests that did not complete as well."""
     observations = seen.observations
@@ -235,14 +258,15 @@ def _by_class(seen: Observations, statuses: list[Outcome], t_obs_ns: int) -> dic
     return figures
 
 
-def _client(run: Run, seen: Observations) -> dict[str, Any]:
+def _client(run: Run, seen: _Seen) -> dict[str, Any]:
     """Whether the load generator did what was asked of it, over all requests that were sent."""
-    everyone = range(len(seen))
-    lags = sorted(seen.known("send_lag", everyone))
+    requests = seen.observations
+    everyone = range(len(requests))
+    lags = sorted(requests.known("send_lag", everyone))
     health = list(run.health())
     cpu = _values(health, "cpu_share")
     loop_lags = _values(health, "loop_lag_max_ns")
-    reasons = [*_lateness(lags), *_busy(cpu)]
+    reasons = [*_lateness(lags), *_busy(cpu), *seen.failures.client_limits()]
     return {
         "client_limited": bool(reasons),
         "reasons": reasons,
@@ -250,8 +274,8 @@ def _client(run: Run, seen: Observations) -> dict[str, Any]:
         "loop_lag_max_ms": _worst(sorted(loop_lags)),
         "cpu_share_mean": sum(cpu) / len(cpu) if cpu else None,
         "cpu_share_max": max(cpu, default=None),
-        "asked_rps": _rate(seen.known("origin", everyone)),
-        "achieved_rps": _rate(seen.known("sent", everyone)),
+        "asked_rps": _rate(requests.known("origin", everyone)),
+        "achieved_rps": _rate(requests.known("sent", everyone)),
         "reads_with_several_events_share": _ratio(
             sum(_values(health, "reads_with_several_events")), sum(_values(health, "reads"))
         ),

@@ -36,8 +36,3 @@ def to_ns(seconds: str | int | float | Fraction) -> int:
 def ceil_div(numerator: int, denominator: int) -> int:
     """The smallest integer not below numerator / denominator, in integer arithmetic."""
     return -(-numerator // denominator)
-
-
-def to_ms(ns: int | None) -> float | None:
-    """Nanoseconds to milliseconds; None stays None."""
-    return None if ns is None else ns / NS_PER_MS

@@ -66,13 +66,11 @@ _KNOWN = frozenset(WORDS)
 BYTES_PER_UNKNOWN_TOKEN = 4
 
 
-def make_text(token_count: int, seed: int, index: int | str) -> str:
-    """`token_count` words. The text depends on (seed, index) alone, so any split of work gives the same."""
-    return " ".join(text_pieces(token_count, seed, index, max(1, token_count)))
-
-
 def text_pieces(token_count: int, seed: int, index: int | str, piece_tokens: int) -> Iterator[str]:
-    """The same text in pieces of at most `piece_tokens` words, to be joined with blanks."""
+    """A text of `token_count` words, in pieces of at most `piece_tokens` words, to be joined with blanks.
+
+    It depends on (seed, index) alone: any split of the work gives the same.
+    """
     random = Random(f"{seed}:{index}")
     for start in range(0, token_count, piece_tokens):
         yield " ".join(random.choices(WORDS, k=min(piece_tokens, token_count - start)))

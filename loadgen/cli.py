@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import secrets
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,7 @@ def run(**options: Any) -> Finished:
     plan = _plan(options)
     result = _run_loop(plan)
     summary = write_summary(plan.out)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     code = _exit_code(result, summary)
     return Finished(plan.out, code, as_json=options["as_json"], quiet=options["quiet"])
 
@@ -97,10 +99,11 @@ def _run_loop(plan: Plan) -> Result:
 def _exit_code(result: Result, summary: dict[str, Any]) -> int:
     if result.interrupted:
         return _INTERRUPTED
+    if summary["client"]["client_limited"]:
+        return _CLIENT_LIMITED
     if not result.completed:
         return _NO_SERVER if result.connect_errors == summary["scheduled"] else _FAILED
-    limited = result.client_limited or (summary.get("client") or {}).get("client_limited")
-    return _CLIENT_LIMITED if limited else 0
+    return 0
 
 
 def _plan(options: dict[str, Any]) -> Plan:
@@ -119,7 +122,7 @@ def _plan(options: dict[str, Any]) -> Plan:
         dialect=dialect,
         endpoint=endpoint,
         headers=headers,
-        scrub=Scrubber([*secret_values(headers), target.secret, target.basic_auth]),
+        scrub=Scrubber([*secret_values(headers), *target.secrets, target.basic_auth]),
         id_prefix=f"tt-{secrets.token_hex(4)}",
         model=options["model"],
         extra_body=_extra_body(options["extra_body"]),

@@ -13,12 +13,12 @@ import ssl
 import time
 from typing import TYPE_CHECKING
 
+from ledgers.rows import CLIENT_LIMIT
 from loadgen.stamps import ANCILLARY_BYTES, ask_for_stamps
 
 if TYPE_CHECKING:
     from loadgen.transport import Exchange, Transport
 
-CLIENT_LIMIT = "client limit: "
 _READ_BYTES = 65_536
 _READS_IN_A_ROW = 16  # one flood must not keep the other sockets waiting
 _CLIENT_LIMITS = {

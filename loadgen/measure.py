@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ledgers.units import NS_PER_MS
 from loadgen.dialects.dialect import Dialect
 from loadgen.open_loop import OpenLoop
 from loadgen.pacing import Schedule
-from loadgen.preflight import look, reset_mock
+from loadgen.preflight import Preflight, look, reset_mock
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder
 from loadgen.run_log import RunLog
@@ -66,7 +67,6 @@ class Result(msgspec.Struct):
     interrupted: bool
     completed: int
     connect_errors: int
-    client_limited: bool
 
 
 async def measure(plan: Plan) -> Result:
@@ -74,35 +74,39 @@ async def measure(plan: Plan) -> Result:
     make_room_for_connections()
     address = await find_address(plan.target, plan.connect_timeout_s, probe=plan.preflight)
     found = await _preflight(plan)
-    plan.config.model = plan.model or found.get("model") or FALLBACK_MODEL
+    model = plan.model or found.get("model") or FALLBACK_MODEL
+    found = {name: plan.scrub(text) for name, text in found.items()}
+    plan.config.model = plan.scrub(model)
     transport = Transport(
         plan.target, address, connect_timeout_s=plan.connect_timeout_s, insecure=plan.insecure
     )
-    encoder = _encoder(plan)
+    encoder = _encoder(plan, model)
     try:
         await _warm_up(plan, transport, encoder)
         if plan.reset_mock:
-            await reset_mock(
-                plan.target, plan.headers, insecure=plan.insecure, timeout_s=plan.connect_timeout_s
-            )
+            await reset_mock(_preflight_of(plan))
         return await _replay(plan, transport, encoder, found)
     finally:
         transport.close()
 
 
-async def _preflight(plan: Plan) -> dict[str, Any]:
+async def _preflight(plan: Plan) -> dict[str, str]:
     if not plan.preflight:
         return {"url": plan.target.url}
-    return await look(plan.target, plan.headers, insecure=plan.insecure, timeout_s=plan.connect_timeout_s)
+    return await look(_preflight_of(plan))
 
 
-def _encoder(plan: Plan) -> RequestEncoder:
+def _preflight_of(plan: Plan) -> Preflight:
+    return Preflight(plan.target, plan.headers, plan.insecure, plan.connect_timeout_s, plan.scrub)
+
+
+def _encoder(plan: Plan, model: str) -> RequestEncoder:
     return RequestEncoder(
         dialect=plan.dialect,
         target=plan.target,
         path=plan.target.path(plan.endpoint),
         headers=plan.headers,
-        model=plan.config.model or FALLBACK_MODEL,
+        model=model,
         seed=plan.config.seed or 0,
         ignore_eos=plan.ignore_eos,
         extra_body=plan.extra_body,
@@ -118,13 +122,20 @@ async def _warm_up(plan: Plan, transport: Transport, encoder: RequestEncoder) ->
         finished: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
         transport.on_finished = finished.set_result
         transport.send(recorder, encoder.encode(row, number))
-        await finished
-        if recorder.outcome != "completed":
-            why = plan.scrub(recorder.error or str(recorder.outcome))
+        try:
+            async with asyncio.timeout(plan.request_timeout_s):
+                await finished
+        except TimeoutError:
+            transport.forget(recorder)
+            why = f"no end within --request-timeout {plan.request_timeout_s:g} s"
+            recorder.stop("timeout", time.monotonic_ns(), why)
+        ended = recorder.row(0, scrub=plan.scrub)
+        if ended.outcome != "completed":
+            why = " ".join((ended.error or str(ended.outcome)).split())
             raise TargetError(f"{plan.target.url}: warm-up request {number + 1}: {why}")
 
 
-async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, found: dict[str, Any]) -> Result:
+async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, found: dict[str, str]) -> Result:
     rows = [
         msgspec.structs.replace(row, request_id=f"{plan.id_prefix}-{header_safe(row.id)}")
         for row in plan.ledger.rows
@@ -163,9 +174,7 @@ async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, fou
         info.target = {**found, **_connection_facts(transport)}
         info.notes += _notes(transport)
         writer.close(complete=complete, interrupted=loop.interrupted)
-    return Result(
-        loop.interrupted, log.outcomes["completed"], log.outcomes["connect_error"], log.client_limited
-    )
+    return Result(loop.interrupted, log.outcomes["completed"], log.outcomes["connect_error"])
 
 
 def _schedule(rows: list[RequestRow], transport: Transport) -> Schedule:
@@ -177,7 +186,7 @@ def _schedule(rows: list[RequestRow], transport: Transport) -> Schedule:
     )
 
 
-def _info(plan: Plan, transport: Transport, found: dict[str, Any]) -> RunInfo:
+def _info(plan: Plan, transport: Transport, found: dict[str, str]) -> RunInfo:
     ledger = plan.ledger
     info = RunInfo(
         kind="measured",
@@ -185,7 +194,7 @@ def _info(plan: Plan, transport: Transport, found: dict[str, Any]) -> RunInfo:
         config=plan.config,
         ledger=LedgerInfo(name=ledger.name, sha256=ledger.sha256(), requests=len(ledger.rows)),
         clock=Clock(stamp_source=transport.clock.source),
-        target=found,
+        target=dict(found),
         notes=list(ledger.notes),
     )
     info.config.extra["event_loop"] = type(transport.loop).__module__.partition(".")[0]
@@ -203,6 +212,8 @@ def _connection_facts(transport: Transport) -> dict[str, Any]:
 def _notes(transport: Transport) -> list[str]:
     clock = transport.clock
     notes = []
+    if transport.resent:
+        notes.append(f"requests sent twice, because a kept connection turned out dead: {transport.resent}")
     if clock.source == "kernel" and clock.unstamped:
         notes.append(f"{clock.unstamped} of {clock.unstamped + clock.stamped} reads had no kernel stamp")
     if clock.largest_step_ns > NS_PER_MS:

@@ -90,24 +90,26 @@ class OpenLoop:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-            if self.interrupted:  # one more Ctrl-C must not keep the files from being completed
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                signal.signal(number, signal.SIG_IGN)  # until the files are complete, which is soon
             preparing.cancel()
             for alarm in (self._send_alarm, self._cut_alarm, self._heart):
                 alarm.close()
             gc.unfreeze()
         if self._crash is not None:
             raise self._crash
-        self._log.finish(time.monotonic_ns())
+        self._log.finish(max(time.monotonic_ns(), self.t0_ns))  # an interrupt can come before t0
 
     # Before t0
 
     async def _make_ready(self, transport: Transport) -> None:
         """Encode the first bodies and open the first connections: t0 must not wait for either."""
-        while (index := self._schedule.take_to_prepare(0, self._held_bytes)) is not None:
+        while not self._stopped:
+            index = self._schedule.take_to_prepare(0, self._held_bytes)
+            if index is None:
+                break
             await self._encode(index)
         transport.open_ahead(self._schedule.unsent_soon(0))
-        while transport.opening:
+        while transport.opening and not self._stopped:
             await asyncio.sleep(0.001)
 
     def _start(self, started: Callable[[], None]) -> None:

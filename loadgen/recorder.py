@@ -7,6 +7,7 @@ outcome as soon as it is certain. Times inside are on the monotonic clock; `row`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+
 import msgspec
 
 from ledgers.rows import Outcome, Phase, RequestRow, TokenSource

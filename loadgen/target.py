@@ -9,7 +9,7 @@ import socket
 import ssl
 import time
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -27,14 +27,18 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where requests go. `base_path`: what the URL has before `/v1`; `basic_auth`: its userinfo, encoded."""
+    """Where requests go.
+
+    `base_path`: what the URL has before `/v1`; `basic_auth`: its userinfo, encoded; `secrets`: the password,
+    as the URL spells it and as it is.
+    """
 
     scheme: str
     host: str
     port: int
     base_path: str = ""
     basic_auth: str | None = None
-    secret: str | None = None
+    secrets: tuple[str, ...] = ()
 
     @property
     def host_header(self) -> str:
@@ -67,22 +71,28 @@ def parse_target(base_url: str) -> Target:
     try:
         url = urlsplit(text)
         port = url.port
-    except ValueError as error:
-        raise InputError(f"--base-url: {error}") from None
-    if url.scheme not in _DEFAULT_PORTS or not url.hostname or url.query or url.fragment:
+    except ValueError:  # its text can hold a part of the password
+        raise InputError("--base-url: not a URL (a user name or password must be percent-encoded)") from None
+    if url.scheme not in _DEFAULT_PORTS or not url.hostname or port == 0 or url.query or url.fragment:
         shown = text.rpartition("@")[2]
         raise InputError(f"--base-url {shown}: expected http://HOST[:PORT][/PATH] or https://…")
     auth = None
     if url.username is not None:
-        auth = base64.b64encode(f"{unquote(url.username)}:{unquote(url.password or '')}".encode()).decode()
+        pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
+        auth = base64.b64encode(pair.encode("utf-8", "surrogateescape")).decode()
     return Target(
         scheme=url.scheme,
         host=_ascii_host(url.hostname),
         port=port or _DEFAULT_PORTS[url.scheme],
-        base_path=url.path.rstrip("/").removesuffix("/v1").rstrip("/"),
+        base_path=_ascii_path(url.path).rstrip("/").removesuffix("/v1").rstrip("/"),
         basic_auth=auth,
-        secret=url.password,
+        secrets=(url.password, unquote(url.password)) if url.password else (),
     )
+
+
+def _ascii_path(path: str) -> str:
+    """The path with everything percent-encoded that a request line cannot carry; escapes in it stay."""
+    return quote(path, safe="/%:@!$&'()*+,;=~", errors="surrogateescape")
 
 
 def _ascii_host(host: str) -> str:

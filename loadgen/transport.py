@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from ledgers.units import NS_PER_S
+from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.connection import Connection
 from loadgen.readiness import Readiness
 from loadgen.stamps import StampClock
@@ -22,8 +22,9 @@ from loadgen.target import Address, Target
 _SLICE_NS = 1_000_000
 _DRAIN_GRACE_NS = NS_PER_S
 # A reused connection that dies this soon after a request was handed to it was dead before; one that dies
-# later belonged to a server that may have started on the request.
-_STALE_NS = NS_PER_S
+# later belonged to a server that may have started on the request. The news of it takes a round trip.
+_LEAST_STALE_NS = 10 * NS_PER_MS
+_STALE_ROUND_TRIPS = 4
 
 
 class Exchange(Protocol):
@@ -141,7 +142,6 @@ class Transport:
         now = time.monotonic_ns()
         if self._was_stale(connection, exchange, now):
             self.resent += 1
-            exchange.sent_ns = None
             self._assign(exchange, connection.request, fresh=True)
             return
         exchange.lost(now, why)
@@ -201,7 +201,8 @@ class Transport:
             connection.close()
 
     def _was_stale(self, connection: Connection, exchange: Exchange, now_ns: int) -> bool:
-        recent = exchange.sent_ns is None or now_ns - exchange.sent_ns < _STALE_NS
+        soon_ns = max(_LEAST_STALE_NS, _STALE_ROUND_TRIPS * (self.address.connect_ns or 0))
+        recent = exchange.sent_ns is None or now_ns - exchange.sent_ns < soon_ns
         return connection.used and not exchange.answered and recent
 
     def _drain(self) -> None:

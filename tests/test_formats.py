@@ -249,6 +249,13 @@ def test_a_bad_native_cell_is_named_by_line_and_field(field: str, value: str) ->
     assert message.startswith(f"trace: line 3: {field} is ")
 
 
+@pytest.mark.parametrize("value", [1.5, 1, True, ["x"]])
+def test_a_prompt_is_a_text(value: object) -> None:
+    """A number would be sent as one word, which nobody meant."""
+    line = json.dumps({"prompt": value, "output_tokens": 1})
+    assert refusal(line).startswith("trace: line 1: prompt is ")
+
+
 @pytest.mark.parametrize("value", [True, 0, -1, 1.5, "x", [1], 10**30])
 def test_a_bad_native_json_value_is_named_by_line_and_field(value: object) -> None:
     line = json.dumps({"prompt_tokens": 1, "output_tokens": value})

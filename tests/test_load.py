@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -239,6 +242,24 @@ def test_a_ledger_that_contradicts_itself_is_refused(
     with pytest.raises(InputError) as caught:
         load_ledger(source)
     assert fault in str(caught.value)
+
+
+def test_a_pipe_may_give_its_head_in_pieces(tmp_path: Path) -> None:
+    """A header that comes a few bytes at a time is the same header."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def trickle() -> None:
+        with pipe.open("wb", buffering=0) as file:
+            for piece in (b"arrival_s,pro", b"mpt_tokens,output_to", b"kens\n0,5,2\n", b"1,5,2\n"):
+                file.write(piece)
+                time.sleep(0.02)
+
+    writer = threading.Thread(target=trickle)
+    writer.start()
+    rows = load_ledger(str(pipe)).rows
+    writer.join()
+    assert [row.arrival_ns for row in rows] == [0, 1_000_000_000]
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:

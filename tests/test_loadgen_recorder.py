@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgers.rows import RequestRow
+from ledgers.rows import RequestRow, decode_row, encode
 from loadgen.dialects import DIALECTS
 from loadgen.recorder import ReadCounts, Recorder
 
@@ -70,6 +70,12 @@ def test_the_role_chunk_is_not_the_first_token() -> None:
         {"refusal": "x"},
         {"tool_calls": [{"index": 0, "function": {"name": "f"}}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
+        {"function_call": {"name": "f"}},
+        {"function_call": {"arguments": "{"}},
+        {"content": [{"type": "text", "text": "x"}]},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "x"}]}]},
+        {"content": "", "reasoning_details": [{"type": "reasoning.text", "text": "x"}]},
+        {"content": "", "reasoning_details": [{"type": "reasoning.summary", "summary": "x"}]},
     ],
 )
 def test_every_kind_of_output_is_a_token(payload: dict[str, Any]) -> None:
@@ -91,6 +97,9 @@ def test_every_kind_of_output_is_a_token(payload: dict[str, Any]) -> None:
         {"role": "assistant", "content": None},
         {"content": "", "reasoning_content": "", "refusal": None, "tool_calls": None},
         {"tool_calls": []},
+        {"function_call": {"name": "", "arguments": ""}},
+        {"content": [], "reasoning_details": [{"type": "reasoning.text", "text": None}]},
+        {"content": [{"type": "text", "text": ""}, None, 7]},
         {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "", "arguments": ""}}]},
     ],
 )
@@ -175,6 +184,135 @@ def test_broken_json_is_a_failure() -> None:
     assert row.outcome == "stream_error"
     assert row.error is not None
     assert row.error.startswith("malformed event")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "data\n\n",
+        "data:\n\n",
+        "data: \n\n",
+        "event: ping\ndata\n\n",
+        "event: ping\ndata: null\n\n",
+        "event: ping\ndata: 2026-01-01 00:00:00\n\n",
+        'event: ping\ndata: {"type":"ping"}\n\n',
+    ],
+)
+def test_keep_alive_events_say_nothing(event: str) -> None:
+    """Neither an event without data nor one of another name without an object is a malformed answer."""
+    row = replay([(5, event), (10, delta(content="a")), (15, event), (20, FINISH + DONE)])
+    assert (row.outcome, row.error, row.first_token_ns, row.events) == ("completed", None, 10 * MS, 1)
+
+
+@pytest.mark.parametrize("data", ["null", "hello", "[1]"])
+def test_nameless_data_must_be_an_object(data: str) -> None:
+    """What comes in the place of a chunk and is none is a malformed answer."""
+    row = replay([(10, delta(content="a")), (15, f"data: {data}\n\n"), (20, FINISH + DONE)])
+    assert row.outcome == "stream_error"
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome", "said"),
+    [
+        ({"type": "length", "length": 2}, "completed", "length"),
+        ({"type": "abort", "message": "x"}, "stream_error", "abort"),
+        (["stop"], "completed", "['stop']"),
+        (7, "completed", "7"),
+    ],
+)
+def test_a_finish_reason_that_is_no_text(reason: object, outcome: str, said: str) -> None:
+    """An object names its reason as `type`; anything else is kept as it is written, and ends the choice."""
+    finish = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+    row = replay(
+        [(10, delta(content="a")), (20, f"data: {msgspec.json.encode(finish).decode()}\n\n")], end_ms=30
+    )
+    assert (row.outcome, row.finish_reason) == (outcome, said)
+
+
+@pytest.mark.parametrize(
+    ("count", "tokens", "source"),
+    [
+        ("4.0", 4, "usage"),
+        ("4.5", 1, "events"),
+        ("-1", 1, "events"),
+        ("1000000001", 1, "events"),
+        ("1e300", 1, "events"),
+        ("123456789012345678901234567890", 1, "events"),
+        ('"4"', 1, "events"),
+        ("null", 1, "events"),
+    ],
+)
+def test_a_usage_that_is_no_count_is_ignored(count: str, tokens: int, source: str) -> None:
+    """A whole number in any spelling counts; what can be no number of tokens is as if it were not there."""
+    said = f'data: {{"choices":[],"usage":{{"completion_tokens":{count}}}}}\n\n'
+    row = replay([(10, delta(content="a")), (20, FINISH + said + DONE)])
+    assert (row.outcome, row.tokens, row.token_source) == ("completed", tokens, source)
+
+
+def test_half_a_surrogate_pair_is_a_replacement_character() -> None:
+    """Servers that cut a text between the halves of a character still send text; whole pairs stay."""
+    event = 'data: {"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n'
+    made = recorder(record_text=True)
+    made.feed(HEAD, 5)
+    for text in (r"a\ud83d", r"\udE00\\ud83d", r"\ud83d\ude00\ud83d"):
+        made.feed((event % text).encode(), 10)
+    made.feed((FINISH + DONE).encode(), 20)
+    row = made.row(0)
+    assert (row.outcome, row.events, row.text) == ("completed", 3, "a\ufffd\ufffd\\ud83d\U0001f600\ufffd")
+
+
+DEEP = b'{"error":' * 100_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: " + DEEP + b"\n\n",
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + DEEP,
+        b"HTTP/1.1 500 No\r\n\r\n" + DEEP,
+    ],
+)
+def test_json_without_bottom_fails_the_request_alone(answer: bytes) -> None:
+    """Nesting deeper than any parser goes is an error of that answer, in a stream, a body or an error."""
+    made = recorder()
+    made.feed(answer, 5)
+    made.lost(9, None)
+    assert made.row(0).outcome in ("stream_error", "http_error")
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(
+            ["choices", "delta", "message", "content", "reasoning_details", "tool_calls", "function_call",
+             "function", "name", "text", "type", "usage", "completion_tokens", "finish_reason", "error",
+             "index", "object", "refusal"]
+        ), inner, max_size=4)
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(
+    ANY_JSON, st.sampled_from(["choices", "delta", "error", "usage", ""]), st.sampled_from(sorted(DIALECTS))
+)
+def test_no_event_or_body_ends_the_run(value: object, place: str, api: str) -> None:
+    """Whatever JSON a server sends wherever, there is a row, and it can be written."""
+    chunk = {"choices": value, "error": value, "usage": value, "": value}
+    choice = {"index": 0, "delta": value, "message": value, "text": value, "finish_reason": value}
+    data = msgspec.json.encode(
+        value if place == "" else {"choices": [choice]} if place == "delta" else {place: chunk[place]}
+    )
+    for head in (
+        HEAD,
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n",
+        b"HTTP/1.1 500 No\r\n\r\n",
+    ):
+        made = recorder(api, record_text=True)
+        made.feed(head + (b"data: %s\n\n" % data if head == HEAD else data), 5)
+        made.lost(9, None)
+        assert decode_row(encode(made.row(0))).outcome is not None
 
 
 def test_an_end_without_end_mark_is_truncated() -> None:
@@ -263,6 +401,23 @@ def test_what_is_no_http_is_a_failure() -> None:
     assert made.row(0).outcome == "stream_error"
 
 
+@pytest.mark.parametrize(
+    ("text", "outcome"), [(delta(content="a") + DONE, "completed"), (delta(content="a"), "stream_error")]
+)
+def test_what_came_before_a_broken_frame_counts(text: str, outcome: str) -> None:
+    """Junk instead of the next chunk takes nothing from the token before it, in the same read or the next."""
+    head = HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+    good, junk = b"%s%x\r\n%s\r\n" % (head, len(text), text.encode()), b"junk\r\n"
+    rows = []
+    for pieces in ([good + junk], [good, junk]):
+        made = recorder()
+        for piece in pieces:
+            made.feed(piece, 5 * MS)
+        rows.append(made.row(0))
+    assert rows[0] == rows[1]
+    assert (rows[0].outcome, rows[0].events, rows[0].first_token_ns) == (outcome, 1, 5 * MS)
+
+
 @pytest.mark.parametrize(("end_mark", "outcome"), [("", "timeout"), (FINISH, "completed")])
 def test_our_own_cut_respects_an_end_mark(end_mark: str, outcome: str) -> None:
     """A stream that said it was over has completed, even if its last bytes never came."""
@@ -303,40 +458,47 @@ def test_secrets_are_scrubbed_before_a_message_is_shortened() -> None:
     assert "sk-" not in error
 
 
-STREAM = (
-    HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
-    + b"".join(
-        b"%x\r\n%s\r\n" % (len(text.encode()), text.encode())
-        for text in [
-            delta(role="assistant", content=""),
-            delta(content="é\u2028"),
-            delta(content="b"),
-            FINISH,
-            usage(2),
-            DONE,
-        ]
-    )
-    + b"0\r\n\r\n"
-)
+CHUNKED = HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+ERROR = 'data: {"error":{"message":"engine died"}}\n\n'
+LATE = [delta(content="LATE"), usage(99), ERROR.replace("died", "late")]
 
 
-@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_any_cut_of_the_wire_gives_the_same_row(at: list[int]) -> None:
-    """Only the stamps may depend on where TCP cut the bytes: text, tokens and outcome do not."""
+def chunked(texts: list[str]) -> bytes:
+    chunks = (text.encode() for text in texts)
+    return CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(data), data) for data in chunks) + b"0\r\n\r\n"
+
+
+BEGIN = [delta(role="assistant", content=""), delta(content="é\u2028"), delta(content="b")]
+STREAMS = [
+    (chunked([*BEGIN, FINISH, usage(2), DONE]), "completed", "usage"),
+    (chunked([*BEGIN, FINISH, usage(2), DONE, *LATE]), "completed", "usage"),
+    (chunked([*BEGIN, ERROR, *LATE, FINISH, DONE]), "stream_error", "events"),
+]
+
+
+@given(st.sampled_from(STREAMS), st.lists(st.floats(0, 1), max_size=8))
+def test_any_cut_of_the_wire_gives_the_same_row(case: tuple[bytes, str, str], at: list[float]) -> None:
+    """Only the stamps may depend on where TCP cut the bytes: text, tokens and outcome do not.
+
+    Nor does anything count that comes after [DONE] or after an error, in the same read or a later one.
+    """
+    stream, outcome, source = case
     made = recorder(record_text=True)
-    borders = [0, *sorted(at), len(STREAM)]
+    borders = sorted([0, *(round(share * len(stream)) for share in at), len(stream)])
     for start, end in pairwise(borders):
         if end > start:
-            made.feed(STREAM[start:end], end)
+            made.feed(stream[start:end], end)
     row = made.row(0)
-    assert (row.outcome, row.text, row.tokens, row.events, made.reusable) == (
-        "completed",
+    assert (row.outcome, row.text, row.tokens, row.token_source, row.events, made.reusable) == (
+        outcome,
         "é\u2028b",
         2,
+        source,
         2,
         True,
     )
-    first_end, last_end = (STREAM.index(mark) + len(mark) for mark in (b"\xe2\x80\xa8", b'"b"'))
+    assert row.error == ("engine died" if outcome == "stream_error" else None)
+    first_end, last_end = (stream.index(mark) + len(mark) for mark in (b"\xe2\x80\xa8", b'"b"'))
     assert row.first_token_ns is not None
     assert row.last_token_ns is not None
     assert first_end < row.first_token_ns <= row.last_token_ns

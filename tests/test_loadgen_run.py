@@ -26,6 +26,7 @@ from tests.scripted_server import (
     ending,
     plain,
     quick,
+    raw_server,
     scripted_server,
     token,
 )
@@ -135,6 +136,7 @@ async def test_sends_are_on_time_and_never_early(tmp_path: Path) -> None:
     lags = [(row.sent_ns or 0) - (row.arrival_ns or 0) for row in rows_of(out).values()]
     assert code in (0, 4)
     assert (summary["completed"], len(server.posts)) == (300, 300)
+    assert (summary["itl_ms"]["n"], summary["itl_partial"]) == (300, False)
     assert min(lags) >= 0
     assert sorted(lags)[150] < 5 * MS
     assert sorted(lags[-100:])[50] < 5 * MS
@@ -225,8 +227,60 @@ async def test_the_api_key_is_nowhere(tmp_path: Path) -> None:
         assert secret not in written
 
 
-async def test_kill_keeps_every_finished_row(tmp_path: Path) -> None:
-    """After kill -9 the rows that had ended are there, and a summary can be built that says it is cut."""
+@pytest.mark.parametrize("status", [200, 401])
+async def test_the_api_key_is_not_shown_by_the_preflight(tmp_path: Path, status: int) -> None:
+    """A server that echoes the key in its name, models or refusal, however long: the key is nowhere."""
+    canary = "sk-canary-8c1f0a"
+    echo = f"{'x' * 190} {canary}"
+    body = json.dumps({"data": [{"id": canary, "owned_by": echo}], "error": {"message": echo}}).encode()
+    out = tmp_path / "run"
+    async with scripted_server(quick) as server:
+        server.models = plain(status, body).replace(b"\r\n", b"\r\nServer: %s \xff\r\n" % canary.encode(), 1)
+        code, text, err = await tokentick_run(
+            ledger(tmp_path, [0]), "--base-url", url(server), "--out", out, env={"OPENAI_API_KEY": canary}
+        )
+    assert code == (0 if status == 200 else 3)
+    written = text + err + "".join(file.read_text() for file in out.glob("*"))
+    assert "***" in written
+    assert "sk-canary" not in written
+
+
+async def test_a_password_is_scrubbed_as_it_is_and_as_the_url_spells_it(tmp_path: Path) -> None:
+    """`p%40ss` in the URL is `p@ss` to the server, and neither is written down."""
+
+    async def echo(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(plain(401, b'{"error":{"message":"bad p@ssword-canary, given as p%40ssword-canary"}}'))
+
+    out = tmp_path / "run"
+    async with scripted_server(echo) as server:
+        _, text, err = await tokentick_run(
+            ledger(tmp_path, [0]),
+            "--base-url",
+            f"http://user:p%40ssword-canary@127.0.0.1:{server.port}",
+            "--out",
+            out,
+        )
+    written = text + err + "".join(file.read_text() for file in out.iterdir())
+    assert "bad ***, given as ***" in written
+    assert "ssword-canary" not in written
+
+
+async def test_a_base_path_is_percent_encoded(tmp_path: Path) -> None:
+    """A blank or an umlaut in the path goes over the wire as HTTP writes it; escapes stay what they are."""
+    async with scripted_server(quick) as server:
+        code, _, _ = await tokentick_run(
+            ledger(tmp_path, [0]), "--base-url", f"{url(server)}/my gäteway%2F/v1", "--out", tmp_path / "run"
+        )
+    assert code == 0
+    assert server.posts[0].path == "/my%20g%C3%A4teway%2F/v1/chat/completions"
+
+
+@pytest.mark.parametrize(("flags", "itl"), [([], None), (["--record-tokens"], 5)])
+async def test_kill_keeps_every_finished_row(tmp_path: Path, flags: list[str], itl: int | None) -> None:
+    """After kill -9 the rows that had ended are there, and a summary can be built that says it is cut.
+
+    Histograms of the last seconds are lost: ITL says so, unless the rows have the times of their tokens.
+    """
 
     async def first_five(request: Request, writer: asyncio.StreamWriter) -> None:
         if request.number >= 5:
@@ -236,7 +290,7 @@ async def test_kill_keeps_every_finished_row(tmp_path: Path) -> None:
     out = tmp_path / "run"
     async with scripted_server(first_five) as server:
         process = await start(
-            ledger(tmp_path, [20 * i for i in range(500)]), "--base-url", url(server), "--out", out
+            ledger(tmp_path, [20 * i for i in range(500)]), "--base-url", url(server), "--out", out, *flags
         )
         while len(server.posts) < 8:
             await asyncio.sleep(0.01)
@@ -247,6 +301,8 @@ async def test_kill_keeps_every_finished_row(tmp_path: Path) -> None:
     assert not Run(out).info.complete
     summary = write_summary(out)
     assert (summary["scheduled"], summary["completed"], summary["unfinished"]) == (500, 5, 495)
+    assert summary["itl_partial"] is (itl is None)
+    assert (summary["itl_ms"] or {"n": None})["n"] == itl
 
 
 @pytest.mark.parametrize("interrupts", [1, 2])
@@ -278,6 +334,35 @@ async def test_ctrl_c_leaves_a_whole_directory(tmp_path: Path, interrupts: int) 
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["scheduled"], summary["not_sent"], summary["interrupted"]) == (400, 400 - sent, True)
     assert err.splitlines()[-1].startswith("interrupted: ")
+
+
+async def test_ctrl_c_before_t0_ends_at_once(tmp_path: Path) -> None:
+    """While the first connections still open (here: TLS without an answer): 130, and a row for each."""
+    opening = asyncio.Event()
+
+    async def no_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read(1):  # the probe for an address closes without a byte
+            opening.set()
+            await asyncio.sleep(60)
+
+    out = tmp_path / "run"
+    async with raw_server(no_handshake) as port:
+        process = await start(
+            ledger(tmp_path, [0, 10]),
+            "--base-url",
+            f"https://127.0.0.1:{port}",
+            "--no-preflight",
+            "--out",
+            out,
+        )
+        await asyncio.wait_for(opening.wait(), 30)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(10):
+            code, _, _ = await finish(process)
+    assert code == 130
+    assert [row.outcome for row in rows_of(out).values()] == ["not_sent", "not_sent"]
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["scheduled"], summary["not_sent"], summary["interrupted"]) == (2, 2, True)
 
 
 async def test_a_tail_cuts_what_is_in_flight(tmp_path: Path) -> None:
@@ -356,6 +441,23 @@ async def test_failures_are_rows_and_the_counts_add_up(tmp_path: Path) -> None:
     assert set(summary["by_outcome"]) <= set(OUTCOMES)
 
 
+async def test_a_request_sent_twice_is_noted(tmp_path: Path) -> None:
+    """A kept connection that was dead costs a second send; the run says how often that happened."""
+
+    async def hang_up_on_second(request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.number == 1:
+            writer.transport.abort()
+        else:
+            await quick(request, writer)
+
+    out = tmp_path / "run"
+    async with scripted_server(hang_up_on_second) as server:
+        words = ["--base-url", url(server), "--num-warmups", "1"]  # leaves one kept connection
+        await tokentick_run(ledger(tmp_path, [0]), *words, "--out", out)
+    assert len(server.posts) == 3
+    assert "requests sent twice, because a kept connection turned out dead: 1" in Run(out).info.notes
+
+
 async def test_nothing_listens(tmp_path: Path) -> None:
     """Exit 3, one line that says why, and no directory that could be taken for a run."""
     code, out, err = await tokentick_run("toy", "--base-url", "http://127.0.0.1:1", "--out", tmp_path / "run")
@@ -417,6 +519,24 @@ async def test_warm_ups_and_reset_come_before_the_run(tmp_path: Path) -> None:
     assert server.posts[4].received_ns < (Run(out).info.clock.t0_monotonic_ns or 0)
 
 
+@pytest.mark.parametrize("answer", ["silence", "error"])
+async def test_a_warm_up_that_fails_or_hangs_ends_the_run(tmp_path: Path, answer: str) -> None:
+    """One line, exit 3, nothing written: --request-timeout holds for warm-ups too."""
+
+    async def bad(request: Request, writer: asyncio.StreamWriter) -> None:
+        if answer == "silence":
+            await asyncio.sleep(60)
+        writer.write(SSE_HEAD + chunk(b'data: {"error":"two\\nlines"}\n\n') + chunk(b""))
+
+    async with scripted_server(bad) as server:
+        words = ["--base-url", url(server), "--num-warmups", "1", "--request-timeout", "0.3"]
+        code, _, err = await tokentick_run(ledger(tmp_path, [0]), *words, "--out", tmp_path / "run")
+    assert (code, err.count("\n")) == (3, 1)
+    why = "no end within --request-timeout 0.3 s" if answer == "silence" else "two lines"
+    assert f"warm-up request 1: {why}" in err
+    assert not (tmp_path / "run").exists()
+
+
 async def test_a_client_out_of_files_says_so(tmp_path: Path) -> None:
     """With 40 open files allowed and 100 requests at once, the client names its own limit; exit 4."""
 
@@ -436,6 +556,45 @@ async def test_a_client_out_of_files_says_so(tmp_path: Path) -> None:
     assert len(rows) == 100
 
 
+async def test_a_client_out_of_files_is_inconclusive_even_if_nothing_completed(tmp_path: Path) -> None:
+    """A server that refuses all cannot be judged by a client that ran out of files: 4, not 1."""
+
+    async def refuse(request: Request, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(1)
+        writer.write(plain(500))
+
+    async with scripted_server(refuse) as server:
+        code, _, _ = await tokentick_run(
+            ledger(tmp_path, [0] * 100),
+            "--base-url",
+            url(server),
+            "--out",
+            tmp_path / "run",
+            shell="ulimit -n 40",
+        )
+    outcomes = Counter(row.outcome for row in rows_of(tmp_path / "run").values())
+    assert code == 4
+    assert set(outcomes) == {"http_error", "connect_error"}
+
+
+async def test_a_server_cannot_blame_the_client(tmp_path: Path) -> None:
+    """The words of a client's limit in a server's error are the server's: the run is not inconclusive."""
+
+    async def blame(request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.number:
+            await quick(request, writer)
+        else:
+            writer.write(
+                SSE_HEAD + chunk(b'data: {"error":"client limit: too many open files"}\n\n') + chunk(b"")
+            )
+
+    out = tmp_path / "run"
+    async with scripted_server(blame) as server:
+        code, _, _ = await tokentick_run(ledger(tmp_path, [0, 50]), "--base-url", url(server), "--out", out)
+    assert [row.outcome for row in rows_of(out).values()] == ["stream_error", "completed"]
+    assert code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -448,6 +607,7 @@ async def test_a_client_out_of_files_says_so(tmp_path: Path) -> None:
         (["--base-url", "ftp://x"], "--base-url"),
         (["--base-url", "http://user:pass-canary@"], "--base-url"),
         (["--base-url", "http://x:99999"], "--base-url"),
+        (["--base-url", "http://x:0"], "--base-url"),
         (["--request-timeout", "0"], "--request-timeout"),
         (["--metadata", "k"], "--metadata"),
     ],

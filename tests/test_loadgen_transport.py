@@ -197,6 +197,37 @@ async def test_a_request_that_met_a_dead_connection_is_sent_once_more() -> None:
         assert (len(server.posts), transport.resent) == (3, 1)
 
 
+async def test_a_request_sent_once_more_was_sent_the_first_time() -> None:
+    """The wait for the dead connection and the new one is no lag of the generator."""
+
+    async def hang_up_on_second(request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.number == 1:
+            writer.transport.abort()
+        else:
+            await quick(request, writer)
+
+    async with connected(hang_up_on_second) as (server, transport):
+        row = [await exchange(transport) for _ in range(2)][1]
+        assert row.sent_ns is not None
+        assert row.sent_ns <= server.posts[1].received_ns < server.posts[2].received_ns
+
+
+async def test_a_server_that_hangs_up_after_some_work_is_a_failure() -> None:
+    """Silent for 100 ms on a kept connection, then gone: the server had it, and is not asked again."""
+
+    async def die_at_work(request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.number == 1:
+            await asyncio.sleep(0.1)
+            writer.transport.abort()
+        else:
+            await quick(request, writer)
+
+    async with connected(die_at_work) as (server, transport):
+        rows = [await exchange(transport) for _ in range(2)]
+        assert [row.outcome for row in rows] == ["completed", "connect_error"]
+        assert (len(server.posts), transport.resent) == (2, 0)
+
+
 async def test_a_fresh_connection_that_dies_is_a_failure() -> None:
     """No retry where nothing was stale: it would hide a failing server."""
 

@@ -313,6 +313,15 @@ def test_littles_law_does_not_apply_if_failures_took_the_time() -> None:
     assert law.reasons[1] == "edge effects: 5 timeout; 50% of the time in flight was theirs"
 
 
+def test_a_burst_is_neither_stable_nor_unstable() -> None:
+    """All at one instant: there are no halves of the arrivals to compare, and that is said."""
+    law = littles_law(InFlight([0] * 3, [S, 2 * S, 3 * S]), 3 * S, 0, [S, 2 * S, 3 * S], {})
+    assert law is not None
+    assert (law.stable, law.applies) == (None, False)
+    assert law.concurrency_mean == law.product == 2.0
+    assert law.reasons[0] == "stable or not is unknown: the arrivals have no span"
+
+
 def test_littles_law_needs_a_window() -> None:
     assert littles_law(InFlight([], []), 0, 0, [], {}) is None
 

@@ -125,6 +125,8 @@ def test_demand_batch_and_kv() -> None:
         (lambda: q.mm1_queue_length(1, 0), "service_rate is 0"),
         (lambda: q.mm1_percentile(1, 2, 100), "percent is 100"),
         (lambda: q.erlang_c(1, 1, 0), "servers is 0"),
+        (lambda: q.erlang_c(1, 1, 1.5), "servers is 1.5, not a whole number"),  # type: ignore[arg-type]
+        (lambda: q.mmc_wait(1, 1, 2.5), "servers is 2.5, not a whole number"),  # type: ignore[arg-type]
         (lambda: q.mmc_wait(3, 1, 3), "grows without bound"),
         (lambda: q.mg1_wait(0.5, 1, -1), "service_cv is -1"),
         (lambda: q.required_service_rate(1, 0), "mean_time is 0"),

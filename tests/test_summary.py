@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledgers.errors import InputError
 from ledgers.histograms import IntervalLog
 from ledgers.rows import OUTCOMES, RequestRow, TickRow, Ticks
 from ledgers.rundir import Kind, LedgerInfo, Run, RunConfig, RunInfo, RunWriter
@@ -391,14 +394,40 @@ def test_unknown_token_counts_make_the_token_throughput_unknown(tmp_path: Path) 
     assert (summary["token_throughput_tps"], summary["throughput_rps"]) == (None, 20.0)
 
 
-def test_itl_comes_from_the_histograms_of_the_run(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", [measured("A", 0, 100)], RunConfig(), kind="measured")
+@pytest.mark.parametrize("kind", ["measured", "simulated"])
+def test_itl_comes_from_the_histograms_of_the_run(tmp_path: Path, kind: Kind) -> None:
+    path = write_run(tmp_path / "run", [measured("A", 0, 100)], RunConfig(), kind=kind)
     log = IntervalLog()
     log["itl"].record_all([10 * MS, 20 * MS, 90 * MS])
     (path / "histograms.hlog").write_bytes(log.lines(0, S))
     itl = summarize(Run(path))["itl_ms"]
     assert (itl["mean"], itl["max"], itl["n"]) == (40.0, 90.0, 3)
     assert itl["p50"] == pytest.approx(20.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(("counted", "partial"), [(2, False), (1, True)])
+def test_itl_of_fewer_requests_than_completed_says_so(tmp_path: Path, counted: int, partial: bool) -> None:
+    """Histograms that were lost with a killed process are missed by their count of requests."""
+    path = write_run(
+        tmp_path / "run", [measured("A", 0, 100), measured("B", 0, 100)], RunConfig(), kind="measured"
+    )
+    log = IntervalLog()
+    log["ttft"].record_all([50 * MS] * counted)
+    log["itl"].record_all([25 * MS] * 2 * counted)
+    (path / "histograms.hlog").write_bytes(log.lines(0, S))
+    assert summarize(Run(path))["itl_partial"] is partial
+
+
+def test_token_times_in_the_rows_go_before_histograms(tmp_path: Path) -> None:
+    """Rows are written as they end, histograms every few seconds: after a kill only the rows have it all."""
+    rows = [measured(name, 0, 100, token_ns=[50 * MS, 60 * MS, 100 * MS]) for name in "AB"]
+    path = write_run(tmp_path / "run", rows, RunConfig(), kind="measured")
+    log = IntervalLog()
+    log["ttft"].record(50 * MS)
+    log["itl"].record(7 * MS)
+    (path / "histograms.hlog").write_bytes(log.lines(0, S))
+    summary = summarize(Run(path))
+    assert (summary["itl_ms"]["n"], summary["itl_ms"]["mean"], summary["itl_partial"]) == (4, 25.0, False)
 
 
 def test_classes_add_up_to_the_whole(tmp_path: Path) -> None:
@@ -422,6 +451,29 @@ def test_a_summary_is_rebuilt_with_the_same_bytes(tmp_path: Path) -> None:
     assert (path / "summary.json").read_bytes() == first
     assert msgspec.json.decode(first) == returned
     assert {p.name for p in path.iterdir()} == {"run.json", "requests.jsonl", "ticks.jsonl", "summary.json"}
+
+
+def test_nothing_is_appended_after_a_failed_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up in a row and is freed again: the half row stays the last line, and is left out."""
+    writer = RunWriter(tmp_path / "run", RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo("x")))
+    writer.add(measured("A", 0, 100))
+    write, room = os.write, [10]
+
+    def nearly_full(file: int, data: bytes) -> int:
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data[: room.pop()])
+
+    monkeypatch.setattr(os, "write", nearly_full)
+    with pytest.raises(InputError, match=r"requests\.jsonl: No space left"):
+        writer.add(measured("B", 0, 100))
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"requests\.jsonl: No space left"):
+        writer.add(measured("C", 0, 100))
+    writer.add_health({"t_ns": 1})
+    writer.close(complete=False)
+    run = Run(tmp_path / "run")
+    assert ([row.id for row in run.rows()], list(run.health())) == (["A"], [{"t_ns": 1}])
 
 
 def test_a_killed_run_has_a_summary(tmp_path: Path) -> None:

@@ -30,6 +30,12 @@ MOST_LABEL_CHARS = 200
 T = TypeVar("T")
 
 
+class Written(str):
+    """A JSON number with a fraction or an exponent, as it is written."""
+
+    __slots__ = ()
+
+
 class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "class"}):
     """A request as a trace file has it.
 
@@ -136,7 +142,7 @@ def _csv_cells(file: BufferedReader, source: str) -> Iterator[tuple[int, list[st
 
 def json_records(file: BufferedReader, source: str, kind: type[T]) -> Iterator[tuple[int, T]]:
     """(line, object) of each line of JSONL. Numbers with a fraction stay text, so that no digit is lost."""
-    decoder = msgspec.json.Decoder(kind, float_hook=str)
+    decoder = msgspec.json.Decoder(kind, float_hook=Written)
     for line, text in enumerate(_text_lines(file, source), 1):
         if text.isspace():
             continue

@@ -89,6 +89,6 @@ def _prompt_tokens(given: dict[str, Any]) -> int:
 
 
 def _count_prompt(prompt: Any) -> int:
-    if not isinstance(prompt, str):
+    if type(prompt) is not str:  # a number with a fraction is one of its kinds
         raise ValueError(f"prompt is {fields.shown(prompt)}, not a text")
     return count_tokens(prompt)

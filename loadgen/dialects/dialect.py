@@ -9,7 +9,6 @@ import msgspec
 
 from loadgen.sse import SseEvent
 
-
 # What reading a server's JSON can raise: it fails that request, never the run. Besides bad JSON and bad UTF-8
 # there is nesting without end, and numbers that no integer type holds.
 MALFORMED = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)

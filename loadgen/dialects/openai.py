@@ -124,7 +124,8 @@ class Chat(_OpenAI):
         payload = choice.delta or choice.message
         if payload is None:
             return "", "", False
-        return _text(payload.content), _reasoning(payload), bool(_text(payload.refusal)) or _calls(payload)
+        text, reasoning = _text(payload.content), _reasoning(payload)
+        return text, reasoning, not (text or reasoning) and (bool(_text(payload.refusal)) or _calls(payload))
 
 
 class Completions(_OpenAI):
@@ -169,22 +170,32 @@ def _reason(value: Any) -> str:
     return named if isinstance(named, str) else str(value)
 
 
-def _text(value: Any, key: str = "text") -> str:
-    """A text, or the texts of a list of parts, each under `key`."""
-    if isinstance(value, list):
-        return "".join(_text(part.get(key)) for part in value if isinstance(part, dict))
-    return value if isinstance(value, str) else ""
+def _text(value: Any) -> str:
+    """A text, or what the parts of a list have as theirs."""
+    return value if isinstance(value, str) else _parts(value, "text")
+
+
+def _parts(value: Any, key: str) -> str:
+    if not isinstance(value, list):
+        return ""
+    return "".join(_text(part.get(key)) for part in value if isinstance(part, dict))
 
 
 def _reasoning(payload: _Payload) -> str:
-    """Servers that give it twice give the same text in both spellings."""
-    text = _text(payload.reasoning) or _text(payload.reasoning_content) or _text(payload.content, "thinking")
-    details = payload.reasoning_details
-    return text or (_text(details) or _text(details, "summary") if isinstance(details, list) else "")
+    """Servers that give it in several spellings give the same text in each."""
+    return (
+        _text(payload.reasoning)
+        or _text(payload.reasoning_content)
+        or _parts(payload.reasoning_details, "text")
+        or _parts(payload.reasoning_details, "summary")
+        or _parts(payload.content, "thinking")
+    )
 
 
 def _calls(payload: _Payload) -> bool:
     """Whether a tool call carries a name or arguments; an id alone is no generated output."""
+    if not (payload.tool_calls or payload.function_call):
+        return False
     calls = payload.tool_calls if isinstance(payload.tool_calls, list) else []
     functions = [call.get("function") for call in calls if isinstance(call, dict)]
     functions.append(payload.function_call)  # the spelling before there were tools
