@@ -87,7 +87,7 @@ def compare_plan(planned: Side, served: Side, moved: dict[str, list[str]], first
     """Nothing may differ before `first_tick`. Later differences are listed."""
     before: list[str] = []
     later: list[str] = []
-    for id, row in planned.rows.items():
+    for id, row in sorted(planned.rows.items(), key=lambda item: item[1].received_ns or 0):
         other = served.rows.get(id)
         mine, theirs = row.ticks, other.ticks if other else None
         if _until(mine, first_tick) != _until(theirs, first_tick):
