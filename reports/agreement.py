@@ -11,7 +11,7 @@ Three comparisons, each of one thing:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -64,7 +64,10 @@ def compare(inputs: Inputs) -> Agreement:
     timing = compare_timing(inputs)
     late_ns = max((tick.late_ns or 0 for tick in inputs.served.ticks.values()), default=0)
     verdict, reasons = judge(schedule, timing, plan, doubts(inputs, late_ns))
-    requests = [_request(inputs, id, schedule, timing, plan, moved) for id in inputs.order]
+    found = Found(
+        set(schedule.different), set(timing.on_edge), {*plan.differ_before, *plan.differ_later}, moved
+    )
+    requests = [_request(inputs, id, found) for id in inputs.order]
     return Agreement(
         verdict=verdict,
         reasons=reasons,
@@ -108,23 +111,25 @@ def doubts(inputs: Inputs, late_ns: int) -> list[str]:
     return reasons + [f"client-limited: {reason}" for reason in inputs.client_limits]
 
 
-def _request(
-    inputs: Inputs,
-    id: str,
-    schedule: Schedule,
-    timing: Timing,
-    plan: Plan,
-    moved: dict[str, list[str]],
-) -> RequestAgreement:
+class Found(NamedTuple):
+    """Ids for looking up, by what was found of them."""
+
+    different: set[str]
+    on_edge: set[str]
+    off_plan: set[str]
+    moved: dict[str, list[str]]
+
+
+def _request(inputs: Inputs, id: str, found: Found) -> RequestAgreement:
     planned, served, measured = inputs.planned.rows[id], inputs.served.rows.get(id), inputs.measured.get(id)
     answer = RequestAgreement(
         id=id,
-        schedule_equal=served is not None and id not in schedule.different,
-        moved=moved.get(id, []),
-        plan_differs=id in plan.differ_before or id in plan.differ_later,
+        schedule_equal=served is not None and id not in found.different,
+        moved=found.moved.get(id, []),
+        plan_differs=id in found.off_plan,
         planned_ticks=planned.ticks,
         served_ticks=served.ticks if served else None,
-        on_edge=id in timing.on_edge,
+        on_edge=id in found.on_edge,
     )
     if measured:
         answer.ttft_difference_ns = _difference(ttft_ns(measured), ttft_ns(planned))

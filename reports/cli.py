@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -151,10 +150,11 @@ def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> Non
         for path in runs:
             _print_ticks(Run(path))
     elif as_json or form == "json":
-        summaries = {str(path): refreshed_summary(path) for path in runs}
+        summaries = {str(path): refreshed_summary(Run(path)) for path in runs}
         click.echo(encode(summaries if len(runs) > 1 else summaries[str(runs[0])]))
     else:
-        for text in [_run_text(path) for path in runs]:
+        opened = [Run(path) for path in runs]
+        for text in [_run_text(run, refreshed_summary(run)) for run in opened]:
             click.echo(text)
 
 
@@ -166,9 +166,8 @@ def _print_ticks(run: Run) -> None:
         click.echo(line)
 
 
-def refreshed_summary(path: Path) -> dict[str, Any]:
+def refreshed_summary(run: Run) -> dict[str, Any]:
     """The summary, built anew; `summary.json` is put right where that is missing or not the same."""
-    run = Run(path)
     summary = summarize(run)
     with suppress(InputError):  # a directory that is read only can be looked at
         save_summary(run.path, summary)
@@ -177,23 +176,20 @@ def refreshed_summary(path: Path) -> dict[str, Any]:
 
 def show(finished: Finished) -> int:
     """What the front door prints of a run that a command has made; the exit code."""
+    summary = read_summary(finished.path)
     if finished.as_json:
-        click.echo(encode(read_summary(finished.path)))
+        click.echo(encode(summary))
     elif not finished.quiet:
-        click.echo(_run_text(finished.path))
+        click.echo(_run_text(Run(finished.path), summary))
         click.echo(f"\nfiles: {finished.path}")
     return finished.exit_code
 
 
-def _run_text(path: Path) -> str:
-    run = Run(path)
-    summary = refreshed_summary(path)
+def _run_text(run: Run, summary: dict[str, Any]) -> str:
     rows = None
     if summary["scheduled"] <= ROWS_SHOWN:
         rows = list(run.rows())
         labels = request_labels(rows)
         for row in rows:
             row.id = labels.get(row.id, row.id)
-    else:
-        deque(run.rows(), maxlen=0)  # for its notes
     return "\n".join([run_text(run.info, summary, rows), *(f"note: {note}" for note in run.notes)])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ledgers.rows import RequestRow, Ticks
-from ledgers.units import ceil_div
+from mock_server.simulate import received_tick
 from reports.sides import Inputs, Side, state
 
 NEVER = 2**63 - 1
@@ -61,7 +61,7 @@ def _moved(inputs: Inputs, id: str, was_overtaken: bool) -> tuple[list[str], int
     plan = inputs.planned.rows[id].received_ns or 0
     row = inputs.served.rows.get(id)
     if row is None or row.received_ns is None:
-        return ["not received"], ceil_div(plan, tick_ns)
+        return ["not received"], received_tick(plan, tick_ns)
     reasons: list[str] = []
     ticks: list[int] = []
 
@@ -70,13 +70,17 @@ def _moved(inputs: Inputs, id: str, was_overtaken: bool) -> tuple[list[str], int
             reasons.append(f"{what}: tick {served_tick}, planned {planned_tick}")
             ticks.append(min(planned_tick, served_tick))
 
-    expect("received", ceil_div(plan, tick_ns), ceil_div(row.received_ns, tick_ns))
+    expect("received", received_tick(plan, tick_ns), received_tick(row.received_ns, tick_ns))
     if inputs.settings.policy in WAITING_POLICIES:
         wait_ns = inputs.settings.max_wait_ns
-        expect("waited", ceil_div(plan + wait_ns, tick_ns), ceil_div(row.received_ns + wait_ns, tick_ns))
+        expect(
+            "waited",
+            received_tick(plan + wait_ns, tick_ns),
+            received_tick(row.received_ns + wait_ns, tick_ns),
+        )
     if was_overtaken:
         reasons.append("received after one that is behind it in the ledger")
-        ticks.append(min(ceil_div(plan, tick_ns), ceil_div(row.received_ns, tick_ns)))
+        ticks.append(min(received_tick(plan, tick_ns), received_tick(row.received_ns, tick_ns)))
     if row.ticks and row.ticks.cancel is not None:
         reasons.append(f"cancelled at tick {row.ticks.cancel}")
         ticks.append(row.ticks.cancel)

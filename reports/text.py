@@ -156,6 +156,18 @@ def rates(summary: dict[str, Any]) -> str:
     return _wrapped([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
 
 
+def client_health(client: dict[str, Any]) -> str:
+    """Whether the load generator did what was asked of it, in a line or two."""
+    cpu, several = client["cpu_share_mean"], client["reads_with_several_events_share"]
+    pairs = [
+        ("asked", _with(client["asked_rps"], "req/s")),
+        ("sent", _with(client["achieved_rps"], "req/s")),
+        ("CPU", DASH if cpu is None else f"{cpu:.1%} of a core"),
+        ("reads with several tokens", DASH if several is None else f"{several:.1%}"),
+    ]
+    return _wrapped([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
+
+
 def _kv(summary: dict[str, Any]) -> str:
     tokens, mb = summary["kv_peak_tokens"], summary["kv_peak_mb"]
     return DASH if tokens is None else f"{tokens} tokens ({mb:g} MB)"
@@ -194,7 +206,9 @@ def run_text(info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] 
     """All that is said of one run: what it was, how it went, and each request if they are few."""
     blocks = [heading(info, summary), accounting(summary), latency_table(summary), rates(summary)]
     blocks.append(littles_law(summary))
-    client = summary.get("client")
+    client = summary["client"]
+    if client:
+        blocks.append(client_health(client))
     if client and client["client_limited"]:
         blocks.insert(1, fill("CLIENT-LIMITED: " + "; ".join(client["reasons"]), WIDTH))
     blocks += [fill(f"note: {note}", WIDTH) for note in info.notes]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,15 @@ def on_full_disk(most_bytes: int) -> list[str]:
         "tokentick.main()"
     )
     return [sys.executable, "-c", script]
+
+
+def wait_for_first_row(run: Path, seconds: float = 30) -> None:
+    """Until the first request of a run that is going on has ended."""
+    rows = run / "requests.jsonl"
+    deadline = time.monotonic() + seconds
+    while not (rows.exists() and rows.stat().st_size):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def json_lines(path: Path) -> list[dict[str, object]]:

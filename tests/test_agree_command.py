@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ledgers.rundir import Run
-from tests.conftest import COMMAND, refused, tokentick
+from tests.conftest import COMMAND, refused, tokentick, wait_for_first_row
 
 QUICK = ["agree", "toy", "--request-rate", "20", "--tick", "0.025", "--out", "out"]
 
@@ -77,11 +77,7 @@ def test_a_server_that_was_stopped_in_between_is_inconclusive(tmp_path: Path) ->
     """SIGSTOP for 0.6 s: ticks run late, so time proves nothing, and yet the schedule is equal."""
     command = [*COMMAND, *QUICK, "--request-rate", "10", "--quiet"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    ended = tmp_path / "out" / "continuous" / "measured" / "requests.jsonl"
-    deadline = time.monotonic() + 30
-    while not (ended.exists() and ended.stat().st_size):  # the tick grid stands
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_first_row(tmp_path / "out" / "continuous" / "measured")
     server = next(pid for pid in children(process.pid) if b"serve" in cmdline(pid))
     os.kill(server, signal.SIGSTOP)
     time.sleep(0.6)
@@ -99,11 +95,7 @@ def test_a_load_generator_that_was_interrupted_is_not_taken_for_an_agreement(tmp
     """SIGINT to it alone: the rows it has are right, but not all; exit code 3 and one line."""
     command = [*COMMAND, *QUICK, "--request-rate", "5", "--quiet"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    ended = tmp_path / "out" / "continuous" / "measured" / "requests.jsonl"
-    deadline = time.monotonic() + 30
-    while not (ended.exists() and ended.stat().st_size):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_first_row(tmp_path / "out" / "continuous" / "measured")
     os.kill(next(pid for pid in children(process.pid) if b"--num-warmups" in cmdline(pid)), signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 3

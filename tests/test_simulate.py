@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import COMMAND, json_lines, tokentick
+from tests.conftest import COMMAND, json_lines, tokentick, wait_for_first_row
 
 
 def simulate(tmp_path: Path, ledger: str, *flags: str, hardware: str = "") -> dict[str, Any]:
@@ -87,11 +87,7 @@ def test_an_interrupted_simulation_has_a_summary(tmp_path: Path) -> None:
     command = [*COMMAND, "simulate", "--num-prompts", "20000", "--random-input-len", "100"]
     command += ["--random-output-len", "300", "--request-rate", "inf", "--hardware", "medium", "--out", "run"]
     process = subprocess.Popen([*command, "--ticks", "none"], cwd=tmp_path)
-    rows = tmp_path / "run" / "requests.jsonl"
-    deadline = time.monotonic() + 30
-    while not (rows.exists() and rows.stat().st_size):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_first_row(tmp_path / "run")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -7,6 +7,7 @@ only a non-empty text (or tool call) is generated output.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from typing import Any
 
 import msgspec
@@ -60,7 +61,7 @@ class _Chunk(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Chunk)
 
 
-class _OpenAI:
+class _OpenAI(ABC):
     """What chat and completions share."""
 
     def read_event(self, event: SseEvent) -> Reading:
@@ -107,8 +108,9 @@ class _OpenAI:
         if choice.error is not None:
             reading.error = error_text(choice.error)
 
+    @abstractmethod
     def _payload(self, choice: _Choice) -> tuple[str, str, bool]:
-        raise NotImplementedError
+        """The text, the reasoning, and whether there is generated output of another kind."""
 
 
 class Chat(_OpenAI):

@@ -5,12 +5,13 @@ A policy of this kind says only when a batch may start, and of how many requests
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 
 from mock_server.scheduler import Scheduler, Sequence
 
 
-class BatchPolicy:
+class BatchPolicy(ABC):
     """Decode from the front of the rotation; start a batch when `may_start`; advance it."""
 
     def __init__(self, max_batch: int, max_wait_ns: int = 0) -> None:
@@ -20,9 +21,9 @@ class BatchPolicy:
         self.batched: list[Sequence] = []  # the whole batch under way
         self.ready: deque[Sequence] = deque()
 
+    @abstractmethod
     def may_start(self, scheduler: Scheduler) -> bool:
         """Whether a batch may start now, given that none is under way and the queue is not empty."""
-        raise NotImplementedError
 
     def formed(self, scheduler: Scheduler) -> bool:
         """Enough requests wait, or the head has waited long enough."""
