@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -12,6 +14,7 @@ import click
 from ledgers.errors import TokentickError
 from ledgers.rundir import Finished
 
+INTERRUPTED = 130
 PIPE_CLOSED = 141  # as a shell says it of a program whose reader left
 COMMANDS = {
     "serve": "mock_server.cli:serve",
@@ -54,7 +57,16 @@ def show(finished: Finished) -> int:
 
 
 def main() -> None:
-    """Run a command. A user's mistake ends in one line on stderr and an exit code that says whose it is."""
+    """Run a command, and end with its exit code. A second Ctrl-C changes nothing about how."""
+    code = INTERRUPTED
+    with suppress(KeyboardInterrupt):
+        code = _run()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave(code)
+
+
+def _run() -> int:
+    """A user's mistake ends in one line on stderr and an exit code that says whose it is."""
     try:
         result = cli.main(prog_name="tokentick", standalone_mode=False)
         code = show(result) if isinstance(result, Finished) else result if isinstance(result, int) else 0
@@ -72,13 +84,13 @@ def main() -> None:
         click.echo("tokentick: out of memory", err=True)
         code = 2
     except (click.Abort, KeyboardInterrupt):
-        code = 130
+        code = INTERRUPTED
     except BrokenPipeError:
         code = PIPE_CLOSED
     except OSError as error:  # files are the commands' to handle: what is left is our own output
         click.echo(f"tokentick: cannot write the output: {error.strerror}", err=True)
         code = 2
-    _leave(code)
+    return code
 
 
 def _leave(code: int) -> NoReturn:

@@ -61,7 +61,7 @@ def summarize(run: Run) -> dict[str, Any]:
     itl, itl_partial = _itl(run, seen, whole, t_obs_ns)
     summary = {
         "window_s": t_obs_ns / NS_PER_S,
-        "complete": run.info.complete,
+        "complete": run.info.complete and not seen.without_row,
         "interrupted": run.info.interrupted,
         **whole.figures(itl.distribution()),
         "itl_partial": itl_partial,

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import secrets
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,6 @@ def run(**options: Any) -> Finished:
     plan = _plan(options)
     result = _run_loop(plan)
     summary = write_summary(plan.out)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     code = _exit_code(result, summary)
     return Finished(plan.out, code, as_json=options["as_json"], quiet=options["quiet"])
 

@@ -90,7 +90,9 @@ class OpenLoop:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_IGN)  # until the files are complete, which is soon
+                signal.signal(
+                    number, signal.SIG_IGN
+                )  # what is left is to complete the files and to show them
             preparing.cancel()
             for alarm in (self._send_alarm, self._cut_alarm, self._heart):
                 alarm.close()

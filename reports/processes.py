@@ -35,7 +35,7 @@ def mock_server(arguments: Sequence[str]) -> Iterator[str]:
                 yield _announced_url(process, errors)
             code = _stop(process, signal.SIGTERM)
             if code != 0:
-                raise TargetError(f"the mock server ended with code {code}: {_last_line(errors)}")
+                raise TargetError(f"the mock server ended: {_last_line(errors) or f'code {code}'}")
         finally:
             _stop(process, signal.SIGTERM)
 

@@ -91,7 +91,7 @@ def heading(info: RunInfo, summary: dict[str, Any]) -> str:
     parts.append(f"window {summary['window_s']:.2f} s")
     if info.clock.stamp_source:
         parts.append(f"{info.clock.stamp_source} stamps")
-    if not info.complete:
+    if not summary["complete"]:
         parts.append("NOT COMPLETE")
     if info.interrupted:
         parts.append("interrupted")
@@ -225,6 +225,8 @@ def request_table(rows: Sequence[RequestRow], slo: Slo, t_obs_ns: int) -> str:
     columns = ["id", "class", "prompt", "output", "arrival", "queue", "TTFT", "TPOT", "E2E", "SLO"]
     ordered = sorted(rows, key=lambda row: origin_ns(row) or 0)
     cells = [_request_cells(row, slo, t_obs_ns) for row in ordered]
+    if not cells:
+        return ""
     known = [i for i in range(len(columns)) if any(line[i] != DASH for line in cells)]
     left = sum(columns[i] in ("id", "class") for i in known)
     return table([columns[i] for i in known], [[line[i] for i in known] for line in cells], left=left)

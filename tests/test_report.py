@@ -35,6 +35,7 @@ def test_missing_rows_are_not_forgotten(run: Path) -> None:
     text = tokentick("report", "run", cwd=run.parent).stdout
     assert "16 scheduled = 14 completed + 2 unfinished" in text
     assert "†" in text
+    assert "NOT COMPLETE" in text
     assert text.count("cut off") == 1
 
 
@@ -87,3 +88,12 @@ def test_output_that_cannot_be_written_is_said(run: Path) -> None:
         )
     assert result.returncode == 2
     assert result.stderr.splitlines() == ["tokentick: cannot write the output: No space left on device"]
+
+
+def test_a_run_of_which_nothing_is_left_can_be_reported(run: Path) -> None:
+    """Killed before its first row ended: sixteen unfinished, no table, no traceback."""
+    (run / "requests.jsonl").write_bytes(b"")
+    result = tokentick("report", "run", cwd=run.parent)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "16 scheduled = 16 unfinished" in result.stdout
+    assert "NOT COMPLETE" in result.stdout
