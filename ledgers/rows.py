@@ -45,11 +45,22 @@ class Ticks(msgspec.Struct, forbid_unknown_fields=True):
 class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"class_": "class"}):
     """A request. A planned row has the fields down to `arrival_ns`; the rest is filled in as it happens.
 
-    `prompt` (the text to send) and `prefix` (a label for a shared beginning) are a planned ledger's own;
-    results do not repeat them.
+    A planned ledger's own, which results do not repeat: `prompt`, the text to send; `prefix`, a label that
+    says which prompts begin alike, for `prefix_tokens` of their tokens; `hash_ids`, labels for the prompt's
+    consecutive blocks of `block_tokens` tokens, equal where the content is.
+
+    `retry_of` is the id of the request of which this row is a further attempt. `due_ns` is when the run let
+    the request go, where that was not at its intended arrival: a place under a cap had to come free, or a
+    retry had to wait. `connect_ns` is how long it then waited for a connection to open. `tokens` is what the
+    server delivered, by `token_source`; `usage_prompt_tokens`, `cached_tokens` and `reasoning_tokens` (a part
+    of `tokens`) are what it said beside that. `first_content_ns` is the first output that is no reasoning.
+    `shared_reads` counts events that came in the same read as the one before them: their times are upper
+    bounds. Where a request had several choices, `choices` counts them, `decode_ns` sums first to last token
+    of each, and `token_choices` says to which of them each of `token_ns` belongs.
     """
 
     id: str
+    retry_of: str | None = None
     request_id: str | None = None
     class_: str | None = None
     session: str | None = None
@@ -58,28 +69,50 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     output_tokens: int
     prompt: str | None = None
     prefix: str | None = None
+    prefix_tokens: int | None = None
+    hash_ids: list[int] | None = None
+    block_tokens: int | None = None
     arrival_ns: int | None = None
+    due_ns: int | None = None
+    connect_ns: int | None = None
     sent_ns: int | None = None
     received_ns: int | None = None
     headers_ns: int | None = None
     prefill_start_ns: int | None = None
     prefill_end_ns: int | None = None
     first_token_ns: int | None = None
+    first_content_ns: int | None = None
     last_token_ns: int | None = None
     end_ns: int | None = None
+    decode_ns: int | None = None
     tokens: int | None = None
     token_source: TokenSource | None = None
+    usage_prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
     events: int | None = None
+    shared_reads: int | None = None
+    choices: int | None = None
     streamed: bool | None = None
     outcome: Outcome | None = None
     phase: Phase | None = None
     http_status: int | None = None
+    retry_after_s: float | None = None
     error: str | None = None
     finish_reason: str | None = None
     ticks: Ticks | None = None
     token_ns: list[int] | None = None
+    token_choices: list[int] | None = None
     text: str | None = None
     reasoning_text: str | None = None
+
+
+PLAN_ONLY = ("prompt", "prefix", "prefix_tokens", "hash_ids", "block_tokens")
+
+
+def without_plan(row: RequestRow, **changes: Any) -> RequestRow:
+    """A copy that repeats nothing of what only a planned ledger has."""
+    return msgspec.structs.replace(row, **dict.fromkeys(PLAN_ONLY), **changes)
 
 
 class TickRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -124,7 +124,8 @@ def _plan(options: dict[str, Any]) -> Plan:
         id_prefix=f"tt-{secrets.token_hex(4)}",
         model=options["model"],
         extra_body=_extra_body(options["extra_body"]),
-        ignore_eos=options["ignore_eos"],
+        fields=frozenset(dialect.optional)
+        - (frozenset() if options["ignore_eos"] else {"ignore_eos", "min_tokens"}),
         insecure=options["insecure"],
         preflight=not options["no_preflight"],
         warm_ups=options["num_warmups"],

@@ -61,6 +61,7 @@ class Connection:
         self._why: str | None = None  # why it ended; None for an orderly close
         self._send_error: str | None = None
         self._floor_ns = 0
+        self._taken_ns = 0  # when a request began to wait for it
         self._connect_timer: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLObject | None = None
         self._incoming = ssl.MemoryBIO()
@@ -139,6 +140,7 @@ class Connection:
         if self.exchange is None:
             self._transport.ready(self)
         else:
+            self.exchange.connected(time.monotonic_ns() - self._taken_ns)
             self._start_request()
 
     def _too_slow(self) -> None:
@@ -156,11 +158,12 @@ class Connection:
         self.exchange = exchange
         self.request = request
         if self._up:
+            exchange.connected()
             self._start_request()
+        else:
+            self._taken_ns = time.monotonic_ns()
 
     def _start_request(self) -> None:
-        assert self.exchange is not None
-        self.exchange.connected()
         self._floor_ns = time.monotonic_ns()
         self._carries_request = True
         if self._tls is None:

@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, kw_only=True):
     id_prefix: str
     model: str | None = None
     extra_body: Mapping[str, Any] = {}
-    ignore_eos: bool = False
+    fields: frozenset[str] = frozenset()
     insecure: bool = False
     preflight: bool = True
     warm_ups: int = 0
@@ -108,7 +108,7 @@ def _encoder(plan: Plan, model: str) -> RequestEncoder:
         headers=plan.headers,
         model=model,
         seed=plan.config.seed or 0,
-        ignore_eos=plan.ignore_eos,
+        fields=plan.fields,
         extra_body=plan.extra_body,
     )
 
@@ -145,7 +145,13 @@ async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, fou
     info = _info(plan, transport, found)
     writer = RunWriter(plan.out, info)
     t_obs_ns = window_end_ns(rows[-1].arrival_ns or 0, plan.config.tail_s)
-    log = RunLog(writer, t_obs_ns=t_obs_ns, record_tokens=plan.record_tokens, scrub=plan.scrub)
+    log = RunLog(
+        writer,
+        t_obs_ns=t_obs_ns,
+        record_tokens=plan.record_tokens,
+        record_text=plan.record_text,
+        scrub=plan.scrub,
+    )
     loop = OpenLoop(
         rows,
         _schedule(rows, transport),

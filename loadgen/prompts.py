@@ -29,7 +29,7 @@ class RequestEncoder(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     model: str
     seed: int
-    ignore_eos: bool = False
+    fields: frozenset[str] = frozenset()
     extra_body: Mapping[str, Any] = {}
 
     def steps(self, row: RequestRow, index: int) -> Generator[None, None, bytes]:
@@ -41,7 +41,7 @@ class RequestEncoder(msgspec.Struct, frozen=True, kw_only=True):
                 pieces.append(piece)
                 yield
             prompt = " ".join(pieces)
-        ask = Ask(self.model, prompt, row.output_tokens, self.ignore_eos, self.extra_body)
+        ask = Ask(self.model, prompt, row.output_tokens, self.fields, self.extra_body)
         body = self.dialect.body(ask)
         yield
         return self._head(row, len(body)) + body

@@ -6,18 +6,25 @@ outcome as soon as it is certain. Times inside are on the monotonic clock; `row`
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable, Sequence
+from email.utils import parsedate_to_datetime
 
-import msgspec
-
-from ledgers.rows import Outcome, Phase, RequestRow, TokenSource
-from loadgen.dialects.dialect import MALFORMED, Dialect, Reading, error_body_text
+from ledgers.rows import Outcome, Phase, RequestRow, TokenSource, without_plan
+from loadgen.dialects.dialect import MALFORMED, Dialect, Output, Reading, Usage, error_body_text
 from loadgen.http1 import ProtocolError, ResponseReader
 from loadgen.sse import SseEvent, SseReader
 
 MAX_ERROR_BODY_BYTES = 65_536
+MAX_HELD_BYTES = 64 << 20
+"""Of one event, or of one answer that is no stream: a server that never ends it must not fill the memory."""
 MAX_ERROR_CHARS = 300
+_BEGINNING_CHARS = 60
 _EMPTY: tuple[Outcome, str] = ("empty", "the answer ended without any output")
+_SSE_FIELD = re.compile(rb"(?:data|event|id|retry|error)?(?::|[\r\n]|$)")
+_LONGEST_FIELD = len("retry:")
+_GZIP_OR_ZLIB = 47  # zlib's window bits for "find out which"
 
 
 class ReadCounts:
@@ -35,6 +42,7 @@ class Recorder:
     """Give it `connected`, `sent`, `feed` and `lost` as they happen; `finished` says that the row is decided.
 
     `drained` says that the HTTP message is over as well, so that the connection has nothing left to say.
+    `due_ns` is when the run lets the request go, where that is not its intended arrival.
     """
 
     def __init__(
@@ -42,33 +50,44 @@ class Recorder:
         planned: RequestRow,
         dialect: Dialect,
         *,
+        due_ns: int | None = None,
         record_text: bool = False,
         counts: ReadCounts | None = None,
     ) -> None:
         self.planned = planned
+        self.due_ns = due_ns
         self.outcome: Outcome | None = None
         self.error: str | None = None
         self.finish_reason: str | None = None
-        self.token_ns: list[int] = []  # one stamp per event that carries generated output
+        self.token_ns: list[int] = []  # one stamp per event, and choice, that carries generated output
         self.sent_ns: int | None = None
         self.headers_ns: int | None = None
         self.end_ns: int | None = None
+        self.usage = Usage()
+        self.retry_after_s: float | None = None
+        self.output: list[Output] = []
+        """What was generated, if `record_text`."""
         self.counts = ReadCounts() if counts is None else counts
+        self._connect_ns: int | None = None
+        self._first_content_ns: int | None = None
         self._last_token_ns: int | None = None
+        self._events = 0
+        self._shared_reads = 0
+        self._token_choices: list[int] | None = None  # None while there is only the first choice
+        self._token_ids: int | None = None
+        self._timed = Usage()
         self._connected = False
         self._dialect = dialect
         self._http = ResponseReader()
+        self._inflate: Callable[[bytes], bytes] | None = None
         self._sse = SseReader()
-        self._streamed: bool | None = None  # None until the first byte of a body says which it is
-        self._whole: list[bytes] = []  # a body that is no event stream
+        self._streamed: bool | None = None  # None until the beginning of a body says which it is
+        self._whole: list[bytes] = []  # a body that is no event stream, or not known to be one
         self._whole_bytes = 0
-        self._usage_tokens: int | None = None
         self._seen: set[int] = set()
         self._finished: set[int] = set()
         self._done = False
         self._record_text = record_text
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
 
     @property
     def finished(self) -> bool:
@@ -89,6 +108,14 @@ class Recorder:
         return self._http.started
 
     @property
+    def last_token_ns(self) -> int | None:
+        return self._last_token_ns
+
+    @property
+    def server_headers(self) -> dict[str, str]:
+        return self._http.headers
+
+    @property
     def phase(self) -> Phase:
         if not self._connected:
             return "connect"
@@ -96,8 +123,10 @@ class Recorder:
             return "streaming" if self._last_token_ns is not None else "first_token"
         return "send" if self.sent_ns is None else "headers"
 
-    def connected(self) -> None:
+    def connected(self, waited_ns: int | None = None) -> None:
+        """There is a connection; `waited_ns` is how long it took to open, None where one was open."""
         self._connected = True
+        self._connect_ns = waited_ns
 
     def sent(self, ns: int) -> None:
         """The last byte of the request went to the kernel.
@@ -115,7 +144,7 @@ class Recorder:
         except ProtocolError as error:
             pieces, fault = error.body, str(error)
         if self.headers_ns is None and self._http.head_complete:
-            self.headers_ns = ns
+            self._head(ns)
         self._read_body(pieces, ns)
         if fault is not None:
             self._end("stream_error", fault, ns)
@@ -136,30 +165,64 @@ class Recorder:
         """We end it ourselves. A stream that had said it was over has completed nevertheless."""
         self._end(outcome, why, ns)
 
+    def _head(self, ns: int) -> None:
+        self.headers_ns = ns
+        self.retry_after_s = retry_after_s(self._http.headers)
+        coding = self._http.headers.get("content-encoding", "identity").strip().lower()
+        if coding in ("gzip", "x-gzip", "deflate"):  # not asked for, but some gateways do not ask
+            self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB).decompress
+        elif coding not in ("identity", "") and self._ok:
+            self._end("stream_error", f"Content-Encoding {coding}, which was not asked for", ns)
+
     def _read_body(self, pieces: Sequence[bytes], ns: int) -> None:
-        tokens_before = len(self.token_ns)
+        events_before = self._events
         for piece in pieces:
             if self.outcome is not None:  # whatever comes later says nothing, in this read as in the next
                 break
+            if self._inflate is not None:
+                try:
+                    piece = self._inflate(piece)
+                except zlib.error as error:
+                    self._end("stream_error", f"malformed compression: {error}", ns)
+                    break
             if self._streamed is None:
-                self._streamed = self._is_stream(piece)
+                piece = self._begin(piece)
             if self._streamed:
                 self._read_events(self._sse.feed(piece), ns)
             else:
                 self._keep(piece)
-        tokens = len(self.token_ns) - tokens_before
-        if tokens:
+            if max(self._sse.held_bytes, self._whole_bytes if self._ok else 0) > MAX_HELD_BYTES:
+                self._end("stream_error", f"more than {MAX_HELD_BYTES >> 20} MiB without an end", ns)
+        events = self._events - events_before
+        if events and self._streamed:
             self.counts.reads += 1
-            self.counts.with_several_events += tokens > 1
+            self.counts.with_several_events += events > 1
+            self._shared_reads += events - 1
 
-    def _is_stream(self, piece: bytes) -> bool | None:
-        """None while only blanks have come, which say nothing."""
+    def _begin(self, piece: bytes) -> bytes:
+        """Find out from the beginning of the body what it is; what was held back until then comes along."""
+        start = b"".join([*self._whole, piece])
+        self._streamed = self._is_stream(start)
+        if self._streamed is None:
+            return piece
+        self._whole.clear()
+        self._whole_bytes = 0
+        return start
+
+    def _is_stream(self, start: bytes) -> bool | None:
+        """By the content first, then by its label. None while what came says nothing, as blanks do."""
         if not self._ok:
+            return False
+        start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if not start:
+            return None
+        if start[:1] in b"{[<":
             return False
         if self._http.headers.get("content-type", "").lower().startswith("text/event-stream"):
             return True
-        start = piece.lstrip()
-        return None if not start else not start.startswith((b"{", b"["))
+        if len(start) < _LONGEST_FIELD and b"\n" not in start and not self._http.complete:
+            return None
+        return _SSE_FIELD.match(start) is not None
 
     @property
     def _ok(self) -> bool:
@@ -177,9 +240,8 @@ class Recorder:
             except MALFORMED as error:
                 self._end("stream_error", f"malformed event: {error}", ns)
                 return
-            if reading.token:
-                self.token_ns.append(ns)
-                self._last_token_ns = ns
+            if reading.output:
+                self._token(reading.output, ns)
             self._note(reading)
             if reading.error is not None:
                 self._end("stream_error", reading.error, ns)
@@ -189,20 +251,45 @@ class Recorder:
                 self._end("completed", None, ns)
                 return
 
+    def _token(self, output: tuple[Output, ...], ns: int) -> None:
+        """An event with generated output: a token of each choice that is in it."""
+        self._events += 1
+        self._last_token_ns = ns
+        if self._first_content_ns is None and any(piece.kind != "reasoning" for piece in output):
+            self._first_content_ns = ns
+        choices = [0] if len(output) == 1 and not output[0].choice else sorted({o.choice for o in output})
+        if self._token_choices is None and choices != [0]:
+            self._token_choices = [0] * len(self.token_ns)
+        for choice in choices:
+            self.token_ns.append(ns)
+            if self._token_choices is not None:
+                self._token_choices.append(choice)
+
     def _note(self, reading: Reading) -> None:
-        if reading.usage_tokens is not None:
-            self._usage_tokens = reading.usage_tokens
+        if reading.usage is not None:
+            self.usage.update(reading.usage)
+        if reading.timed is not None:
+            self._timed.update(reading.timed)
+        if reading.token_ids is not None:
+            self._token_ids = (self._token_ids or 0) + reading.token_ids
         if reading.seen:
             self._seen.update(reading.seen)
         if reading.finished:
             self._finished.update(reading.finished)
             if 0 in reading.finished or self.finish_reason is None:
                 self.finish_reason = reading.finish_reason
-        if self._record_text:
-            self._text.append(reading.text)
-            self._reasoning.append(reading.reasoning)
+        if self._record_text and reading.output:
+            self.output += reading.output
 
     def _message_over(self, ns: int) -> None:
+        if self._streamed is None and self._ok and self._whole:
+            start = self._begin(b"")
+            if self._streamed:
+                self._read_events(self._sse.feed(start), ns)
+            else:
+                self._keep(start)
+        if self.outcome is not None:
+            return
         if self._streamed is False and self._ok:
             self._read_whole(ns)
         else:
@@ -210,14 +297,20 @@ class Recorder:
 
     def _read_whole(self, ns: int) -> None:
         """A JSON body where a stream was asked for: it has an end, but no first token."""
+        body = b"".join(self._whole).removeprefix(b"\xef\xbb\xbf").strip()
+        if body[:1] not in (b"{", b"["):
+            begins = " ".join(body[:MAX_ERROR_CHARS].decode("utf-8", "replace").split())[:_BEGINNING_CHARS]
+            self._end("stream_error", f"neither an event stream nor JSON: {begins}", ns)
+            return
         try:
-            reading = self._dialect.read_body(b"".join(self._whole))
+            reading = self._dialect.read_body(body)
         except MALFORMED as error:
             self._end("stream_error", f"malformed answer: {error}", ns)
             return
         self._note(reading)
         self._done = reading.error is None
-        self._last_token_ns = ns if reading.token else None
+        if reading.output:
+            self._events, self._last_token_ns = 1, ns
         self._end("stream_error", reading.error, ns)
 
     def _end(self, outcome: Outcome, why: str | None, ns: int) -> None:
@@ -243,7 +336,7 @@ class Recorder:
 
     @property
     def _has_output(self) -> bool:
-        return self._last_token_ns is not None or bool(self._usage_tokens)
+        return self._last_token_ns is not None or bool(self.usage.completion_tokens)
 
     def _http_error(self) -> str:
         """The message of an error body, in whatever shape, or its beginning."""
@@ -251,52 +344,106 @@ class Recorder:
         text = error_body_text(body) or body.decode("utf-8", "replace")
         return f"HTTP {self._http.status}: {' '.join(text.split())}".rstrip(": ")
 
-    def _tokens(self) -> tuple[int | None, TokenSource | None]:
+    def tokens(self) -> tuple[int | None, TokenSource | None]:
+        """How many tokens came, by the best source there is."""
         # Some servers put an all-zero usage on all chunks but the last: a zero beside events is not believed.
-        if self._usage_tokens is not None and (self._usage_tokens or not self.token_ns):
-            return self._usage_tokens, "usage"
+        sources: tuple[tuple[int | None, TokenSource], ...] = (
+            (self.usage.completion_tokens, "usage"),
+            (self._token_ids, "token_ids"),
+            (self._timed.completion_tokens, "timings"),
+        )
+        for known, source in sources:
+            if known is not None and (known or not self._events):
+                return known, source
         if self._streamed or (self._streamed is None and self.headers_ns is not None):
             return len(self.token_ns), "events"
         return None, None
 
     def row(
-        self, t0_ns: int, *, record_tokens: bool = False, scrub: Callable[[str], str] = str
+        self,
+        t0_ns: int,
+        *,
+        record_tokens: bool = False,
+        record_text: bool = True,
+        scrub: Callable[[str], str] = str,
     ) -> RequestRow:
         """The measured row; times count from `t0_ns`. `scrub` takes secrets out of what the server said."""
-        plan = self.planned
-        tokens, source = self._tokens()
-        return RequestRow(
-            id=plan.id,
-            request_id=plan.request_id,
-            class_=plan.class_,
-            session=plan.session,
-            turn=plan.turn,
-            prompt_tokens=plan.prompt_tokens,
-            output_tokens=plan.output_tokens,
-            arrival_ns=plan.arrival_ns,
+        tokens, source = self.tokens()
+        usage = self.usage
+        answered = self.headers_ns is not None
+        return without_plan(
+            self.planned,
+            due_ns=_since(self.due_ns, t0_ns),
+            connect_ns=self._connect_ns,
             sent_ns=_since(self.sent_ns, t0_ns),
             headers_ns=_since(self.headers_ns, t0_ns),
             first_token_ns=_since(self.token_ns[0] if self.token_ns else None, t0_ns),
+            first_content_ns=_since(self._first_content_ns, t0_ns),
             last_token_ns=_since(self._last_token_ns, t0_ns),
             end_ns=_since(self.end_ns, t0_ns),
+            decode_ns=self._decode_ns(),
             tokens=tokens,
             token_source=source,
-            events=len(self.token_ns) if self.headers_ns is not None else None,
+            usage_prompt_tokens=self._timed.prompt_tokens
+            if usage.prompt_tokens is None
+            else usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            events=self._events if answered else None,
+            shared_reads=self._shared_reads if answered else None,
+            choices=None if self._token_choices is None else len(set(self._token_choices)),
             streamed=self._streamed if self._ok else None,
             outcome=self.outcome,
             phase=None if self.outcome == "completed" else self.phase,
             http_status=self._http.status,
+            retry_after_s=self.retry_after_s,
             error=None if self.error is None else scrub(self.error)[:MAX_ERROR_CHARS],
             finish_reason=None if self.finish_reason is None else scrub(self.finish_reason),
             token_ns=[ns - t0_ns for ns in self.token_ns] if record_tokens else None,
-            text=scrub("".join(self._text)) if self._record_text else None,
-            reasoning_text=scrub("".join(self._reasoning)) if self._record_text else None,
+            token_choices=self._token_choices if record_tokens else None,
+            text=scrub(self.text("text")) if record_text and self._record_text else None,
+            reasoning_text=scrub(self.text("reasoning")) if record_text and self._record_text else None,
         )
+
+    def text(self, kind: str) -> str:
+        """The generated text of one kind, of the first choice, if it was recorded."""
+        return "".join(piece.text for piece in self.output if piece.kind == kind and piece.choice == 0)
+
+    def _decode_ns(self) -> int | None:
+        """First to last token of each choice, summed; None where there was one choice."""
+        if self._token_choices is None:
+            return None
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for choice, ns in zip(self._token_choices, self.token_ns, strict=True):
+            first.setdefault(choice, ns)
+            last[choice] = ns
+        return sum(last[choice] - ns for choice, ns in first.items())
+
+
+def retry_after_s(headers: dict[str, str]) -> float | None:
+    """How long the server asks us to wait: `Retry-After` in seconds or as a date (RFC 9110, 10.2.3).
+
+    `retry-after-ms` is an extension of OpenAI's and Azure's. A date counts from the server's own `Date`.
+    """
+    try:
+        if "retry-after-ms" in headers:
+            seconds = float(headers["retry-after-ms"]) / 1000
+        elif "retry-after" not in headers:
+            return None
+        elif "date" in headers and not headers["retry-after"][:1].isdigit():
+            wait = parsedate_to_datetime(headers["retry-after"]) - parsedate_to_datetime(headers["date"])
+            seconds = max(0.0, wait.total_seconds())
+        else:
+            seconds = float(headers["retry-after"])
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
 
 
 def unsent(planned: RequestRow, outcome: Outcome = "not_sent") -> RequestRow:
     """The row of a request that never left."""
-    return msgspec.structs.replace(planned, prompt=None, prefix=None, outcome=outcome)
+    return without_plan(planned, outcome=outcome)
 
 
 def _since(ns: int | None, t0_ns: int) -> int | None:

@@ -27,6 +27,7 @@ class RunLog:
         *,
         t_obs_ns: int = NEVER,
         record_tokens: bool = False,
+        record_text: bool = False,
         scrub: Callable[[str], str] = str,
     ) -> None:
         """Histograms hold what completed by `t_obs_ns`, in ns from t0."""
@@ -38,6 +39,7 @@ class RunLog:
         writer.open_files("health.jsonl", "histograms.hlog")
         self._t_obs_ns = t_obs_ns
         self._record_tokens = record_tokens
+        self._record_text = record_text
         self._scrub = scrub
         self._t0_ns = 0
         self._histograms = IntervalLog()
@@ -63,14 +65,15 @@ class RunLog:
     def ended(self, recorder: Recorder) -> None:
         """An exchange ended: its row is written at once, so that a kill cannot take it."""
         self.in_flight -= 1
-        row = recorder.row(self._t0_ns, record_tokens=True, scrub=self._scrub)
+        row = recorder.row(self._t0_ns, record_tokens=True, record_text=self._record_text, scrub=self._scrub)
         # Only a connection that we failed to open speaks of us; other errors are in the server's words.
         if completed_by(row, self._t_obs_ns):
             for tag, values_ns in distributed_ns(row).items():
                 self._histograms[tag].record_all(values_ns)
         if (lag_ns := send_lag_ns(row)) is not None:
             self._histograms.record("send_lag", lag_ns)
-        row.token_ns = row.token_ns if self._record_tokens else None
+        if not self._record_tokens:
+            row.token_ns = row.token_choices = None
         self._add(row)
 
     def not_sent(self, planned: RequestRow) -> None:

@@ -32,6 +32,8 @@ class SseReader:
         self._between = False  # exactly at the end of an event
         self._name = b""
         self._data: list[bytes] = []
+        self.held_bytes = 0
+        """Bytes of an event that has not ended."""
 
     def feed(self, piece: bytes) -> list[SseEvent]:
         """The events completed by this piece, in order."""
@@ -49,6 +51,8 @@ class SseReader:
                 self._field(line)
             elif self._data or self._name:
                 self._dispatch(events)
+                self.held_bytes = 0
+        self.held_bytes = self.held_bytes + len(piece) if not events else sum(map(len, self._partial))
         self._between = not (self._partial or self._data or self._name or self._after_cr or self._at_start)
         return events
 
@@ -87,6 +91,8 @@ class SseReader:
             self._data.append(value.removeprefix(b" "))
         elif name == b"event":
             self._name = value.removeprefix(b" ")
+        elif name == b"error":  # not in the standard: older llama.cpp servers end with such a line
+            self._name, self._data = name, [value.removeprefix(b" ")]
 
     def _dispatch(self, events: list[SseEvent]) -> None:
         if self._data:

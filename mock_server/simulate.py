@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import msgspec
-
-from ledgers.rows import RequestRow, TickRow
+from ledgers.rows import RequestRow, TickRow, without_plan
 from ledgers.units import ceil_div
 from mock_server.results import describe
 from mock_server.scheduler import Scheduler, Sequence, Step
@@ -98,7 +96,7 @@ def idle_tick(tick: int) -> TickRow:
 
 
 def _row(sequence: SimulatedSequence, tick: int, tick_ns: int) -> RequestRow:
-    row = msgspec.structs.replace(sequence.planned, prompt=None, prefix=None)
+    row = without_plan(sequence.planned)
     row.received_ns = row.arrival_ns
     describe(row, sequence, tick_ns)
     row.token_ns = [token_tick * tick_ns for token_tick in sequence.token_ticks]

@@ -165,7 +165,8 @@ async def test_what_goes_over_the_wire(tmp_path: Path) -> None:
     message = body.pop("messages")[0]
     assert (message["role"], count_tokens(message["content"])) == ("user", 1234)
     assert body == {
-        "model": "scripted", "max_completion_tokens": 2, "stream": True, "ignore_eos": True, "temperature": 0
+        "model": "scripted", "max_completion_tokens": 2, "stream": True, "ignore_eos": True, "min_tokens": 2,
+        "temperature": 0,
     }  # fmt: skip
     sent_ids = [request.headers["x-request-id"] for request in server.posts]
     assert sent_ids == [row.request_id for row in rows_of(out).values()]
