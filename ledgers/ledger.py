@@ -17,8 +17,11 @@ class Ledger(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
     def sha256(self) -> str:
-        """A digest of what is replayed: ids, lengths, texts and intended arrivals."""
+        """A digest of what is replayed: ids, lengths, texts, what prompts share, and intended arrivals."""
         digest = hashlib.sha256()
         for row in self.rows:
             digest.update(encode((row.id, row.prompt_tokens, row.output_tokens, row.prompt, row.arrival_ns)))
+            shared = (row.prefix, row.prefix_tokens, row.hash_ids, row.block_tokens)
+            if any(shared):
+                digest.update(encode(shared))
         return digest.hexdigest()

@@ -18,13 +18,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
+
 from ledgers.arrivals import PROCESSES, Pacing, Rate, draw_arrivals, replay, stretch
 from ledgers.errors import InputError
 from ledgers.formats import HEAD_BYTES, choose_format
 from ledgers.formats.fields import MOST_TOKENS, TraceRow, located, shown
 from ledgers.ledger import Ledger
 from ledgers.rows import RequestRow
-from ledgers.units import NS_PER_S
+from ledgers.units import NS_PER_S, ceil_div, to_ns
 
 TOY = "toy"
 MOST_SPAN_NS = 10**18  # 31 years; 64 bits hold nine times as much
@@ -97,6 +99,19 @@ def make_ledger(
     return _plan("random", list(enumerate(traced, 1)), num_prompts, pacing, [])
 
 
+def cut_to_duration(ledger: Ledger, seconds: Fraction) -> Ledger:
+    """The ledger without the requests that arrive `seconds` after t0 or later. InputError if none is left."""
+    end_ns = to_ns(seconds)
+    rows = [row for row in ledger.rows if (row.arrival_ns or 0) < end_ns]
+    if not rows:
+        raise InputError(f"{ledger.name}: no request arrives within {float(seconds):g} s")
+    if len(rows) == len(ledger.rows):
+        return ledger
+    left_out = f"the last {len(ledger.rows) - len(rows)} of {len(ledger.rows)} requests left out"
+    note = f"{left_out}: they arrive at {float(seconds):g} s or later"
+    return Ledger(name=ledger.name, rows=rows, notes=[*ledger.notes, note])
+
+
 def _vllm_process(burstiness: float) -> str:
     return "poisson" if burstiness == 1 else "gamma"
 
@@ -144,6 +159,7 @@ class _Intake:
         self._rows = rows
         self._skipped: Counter[str] = Counter()
         self._out_of_order = 0
+        self._beyond = 0
         self._line_of_id: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Numbered]:
@@ -158,13 +174,26 @@ class _Intake:
                 self._out_of_order += _time(row) < _time(before)
             before = row
             self.count += 1
-            yield self.count, row
+            yield self.count, self._within_prompt(row)
 
     def notes(self) -> list[str]:
         notes = [f"{_rows(count)} without {kind} tokens left out" for kind, count in self._skipped.items()]
         if self._out_of_order:
             notes.append(f"{_rows(self._out_of_order)} out of time order (before the row above): sorted")
+        if self._beyond:
+            notes.append(
+                f"{_rows(self._beyond)} with more hash_ids than the prompt has blocks: those left out"
+            )
         return notes
+
+    def _within_prompt(self, row: TraceRow) -> TraceRow:
+        if row.hash_ids is None or row.block_tokens is None:
+            return row
+        blocks = ceil_div(row.prompt_tokens, row.block_tokens)
+        if len(row.hash_ids) <= blocks:
+            return row
+        self._beyond += 1
+        return msgspec.structs.replace(row, hash_ids=row.hash_ids[:blocks])
 
     def _check_id(self, row: TraceRow) -> None:
         if row.id is None:
@@ -219,6 +248,9 @@ def _plan(name: str, numbered: list[Numbered], count: int, pacing: Pacing, notes
             output_tokens=row.output_tokens,
             prompt=row.prompt,
             prefix=row.prefix,
+            prefix_tokens=row.prefix_tokens,
+            hash_ids=row.hash_ids,
+            block_tokens=row.block_tokens,
             arrival_ns=arrival_ns,
         )
         for (number, row), arrival_ns in zip(numbered, arrivals, strict=True)

@@ -41,14 +41,35 @@ def completion_ns(row: RequestRow) -> int | None:
     return row.end_ns if row.last_token_ns is None else row.last_token_ns
 
 
+def entered_ns(row: RequestRow) -> int | None:
+    """From when a request was in flight: its arrival; a retry enters anew, or it would be there twice."""
+    return origin_ns(row) if row.retry_of is None or row.due_ns is None else row.due_ns
+
+
 def leave_ns(row: RequestRow) -> int | None:
     """When the request was over, however it ended; None if that is not known."""
     return row.end_ns if (c := completion_ns(row)) is None else c
 
 
 def send_lag_ns(row: RequestRow) -> int | None:
-    """Sent − intended arrival: the generator's own fault."""
-    return _difference(row.sent_ns, row.arrival_ns)
+    """Sent − intended arrival, or − the time at which the run let it go, never hidden in another figure."""
+    return _difference(row.sent_ns, row.arrival_ns if row.due_ns is None else row.due_ns)
+
+
+def own_lag_ns(row: RequestRow) -> int | None:
+    """What of the send lag is the generator's alone: without the wait for a server that is slow to accept."""
+    lag = send_lag_ns(row)
+    return None if lag is None else lag - (row.connect_ns or 0)
+
+
+def held_ns(row: RequestRow) -> int | None:
+    """How long the run held a request back, for a place under a cap or before a retry; 0 if it did not.
+
+    A part of TTFT and E2E, and never of the send lag.
+    """
+    if row.sent_ns is None or row.arrival_ns is None:
+        return None
+    return 0 if row.due_ns is None else max(0, row.due_ns - row.arrival_ns)
 
 
 def queue_delay_ns(row: RequestRow) -> int | None:
@@ -61,27 +82,37 @@ def ttft_ns(row: RequestRow) -> int | None:
     return _difference(row.first_token_ns, origin_ns(row))
 
 
+def ttfc_ns(row: RequestRow) -> int | None:
+    """First output that is no reasoning − intended arrival: when a reader saw the answer begin."""
+    return _difference(row.first_content_ns, origin_ns(row))
+
+
 def ttft_from_send_ns(row: RequestRow) -> int | None:
     """First token − sent: what tools that do not correct for coordinated omission call TTFT."""
     return _difference(row.first_token_ns, row.sent_ns)
 
 
 def e2e_ns(row: RequestRow) -> int | None:
-    """Last token − intended arrival, of a completed request; equals TTFT + (n − 1)·TPOT."""
+    """Last token − intended arrival, of a completed request; with one choice, TTFT + (n − 1)·TPOT."""
     return _difference(completion_ns(row), origin_ns(row))
 
 
 def decode_ns(row: RequestRow) -> int | None:
-    """First to last token, (n − 1)·TPOT; None where the answer was not streamed."""
-    return _difference(row.last_token_ns, row.first_token_ns)
+    """First to last token, summed over the choices; None where the answer was not streamed."""
+    return _difference(row.last_token_ns, row.first_token_ns) if row.decode_ns is None else row.decode_ns
+
+
+def later_tokens(row: RequestRow) -> int | None:
+    """How many tokens came after another one of the same choice: n − 1, where there is one choice."""
+    return _difference(row.tokens, row.choices or 1)
 
 
 def tpot_ns(row: RequestRow) -> Fraction | None:
-    """(c − f)/(n − 1), exactly. None for n ≤ 1: one token has no time per further token."""
-    decode = decode_ns(row)
-    if decode is None or row.tokens is None or row.tokens < 2:
+    """(c − f)/(n − 1), exactly, per choice. None for n ≤ 1: one token has no time per further token."""
+    decode, later = decode_ns(row), later_tokens(row)
+    if decode is None or later is None or later < 1:
         return None
-    return Fraction(decode, row.tokens - 1)
+    return Fraction(decode, later)
 
 
 def meets(row: RequestRow, bounds: Bounds) -> bool:
@@ -98,9 +129,10 @@ def meets(row: RequestRow, bounds: Bounds) -> bool:
 
 
 def _meets_tpot(row: RequestRow, bound: int) -> bool:
-    if row.tokens is None or row.tokens < 2:
-        return row.tokens is not None
-    return _within(decode_ns(row), bound * (row.tokens - 1))
+    later = later_tokens(row)
+    if later is None or later < 1:
+        return later is not None
+    return _within(decode_ns(row), bound * later)
 
 
 def _within(value: int | None, bound: int | None) -> bool:
@@ -156,22 +188,36 @@ def distributed_ns(row: RequestRow) -> dict[str, list[int]]:
 
 
 def gaps_ns(row: RequestRow) -> list[int]:
-    """ITL: every gap between consecutive token events, where they were recorded."""
-    return [after - before for before, after in pairwise(row.token_ns or ())]
+    """ITL: every gap between consecutive token events of one choice, where they were recorded."""
+    times = row.token_ns or ()
+    if row.token_choices is None:
+        return [after - before for before, after in pairwise(times)]
+    gaps: list[int] = []
+    last: dict[int, int] = {}
+    for choice, ns in zip(row.token_choices, times, strict=True):
+        if choice in last:
+            gaps.append(ns - last[choice])
+        last[choice] = ns
+    return gaps
 
 
 COLUMNS: dict[str, Callable[[RequestRow], int | None]] = {
     "origin": origin_ns,
+    "entered": entered_ns,
     "leave": leave_ns,
     "sent": lambda row: row.sent_ns,
     "send_lag": send_lag_ns,
+    "own_lag": own_lag_ns,
+    "connect": lambda row: row.connect_ns,
+    "held": held_ns,
     "queue_delay": queue_delay_ns,
     "ttft": ttft_ns,
+    "ttfc": ttfc_ns,
     "ttft_from_send": ttft_from_send_ns,
     "e2e": e2e_ns,
     "decode": decode_ns,
+    "later": later_tokens,
     "tokens": lambda row: row.tokens,
-    "events": lambda row: row.events,
 }
 
 
@@ -183,6 +229,7 @@ class Observations:
         self.slo_given = slo.given
         self._columns = {name: array("q") for name in COLUMNS}
         self._outcomes = array("b")
+        self._retries = array("b")
         self._class_of = array("i")
         self.met = array("b")
         self._codes: dict[str, int] = {}
@@ -201,6 +248,7 @@ class Observations:
         code = -1 if row.class_ is None else self._codes.setdefault(row.class_, len(self._codes))
         self._class_of.append(code)
         self.met.append(meets(row, self._bounds))
+        self._retries.append(row.retry_of is not None)
         self._extend_window(row)
 
     def _extend_window(self, row: RequestRow) -> None:
@@ -230,21 +278,30 @@ class Observations:
                 members[code].append(i)
         return {name: members[code] for name, code in sorted(self._codes.items())}
 
+    def first_attempts(self) -> list[int]:
+        """The indices of the requests that are no retries."""
+        return [i for i, again in enumerate(self._retries) if not again]
+
     def known(self, name: str, indices: Iterable[int]) -> list[int]:
         """The values of a column at `indices`, without those that are not known."""
         column = self._columns[name]
         return [value for i in indices if (value := column[i]) != _MISSING]
 
     def tpot(self, indices: Iterable[int]) -> list[float]:
-        """TPOT in ns of each streamed request with at least two tokens."""
-        decode, tokens = self._columns["decode"], self._columns["tokens"]
-        return [decode[i] / (tokens[i] - 1) for i in indices if decode[i] != _MISSING and tokens[i] >= 2]
+        """TPOT in ns of each streamed request in which a token followed another."""
+        decode, later = self._columns["decode"], self._columns["later"]
+        return [decode[i] / later[i] for i in indices if decode[i] != _MISSING and later[i] >= 1]
+
+    def stays(self, indices: Iterable[int]) -> list[int]:
+        """How long each was in flight: its E2E, but for a retry."""
+        entered, leaves = self._columns["entered"], self._columns["leave"]
+        return [leaves[i] - entered[i] for i in indices if _MISSING not in (entered[i], leaves[i])]
 
     def in_flight(self, statuses: list[Outcome]) -> InFlight:
-        origins, leaves = self._columns["origin"], self._columns["leave"]
-        here = [i for i, s in enumerate(statuses) if s not in NEVER_IN_FLIGHT and origins[i] != _MISSING]
+        entered, leaves = self._columns["entered"], self._columns["leave"]
+        here = [i for i, s in enumerate(statuses) if s not in NEVER_IN_FLIGHT and entered[i] != _MISSING]
         ends = (NEVER if leaves[i] == _MISSING else leaves[i] for i in here)
-        return InFlight(array("q", (origins[i] for i in here)), array("q", ends))
+        return InFlight(array("q", (entered[i] for i in here)), array("q", ends))
 
     def survival(self, name: str, statuses: list[Outcome], t_obs_ns: int) -> Survival | None:
         """Kaplan–Meier of `e2e` or `ttft`, over every request that was in flight.

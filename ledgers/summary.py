@@ -6,7 +6,9 @@ kept.
 
 from __future__ import annotations
 
-from collections import Counter
+from array import array
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ledgers.concurrency import littles_law
+from ledgers.deliveries import Deliveries
 from ledgers.distributions import Distribution, distribution, nearest_rank
 from ledgers.errors import InputError
 from ledgers.histograms import Histogram, read_log
@@ -24,7 +27,8 @@ from ledgers.settings import Hardware
 from ledgers.units import NS_PER_MS, NS_PER_S, exact
 from ledgers.utilization import Admissions, TickFigures, tick_figures
 
-EXACT_METRICS = ("queue_delay", "send_lag", "ttft", "ttft_from_send", "tpot", "e2e")
+EXACT_METRICS = ("held", "queue_delay", "send_lag", "ttft", "ttfc", "ttft_from_send", "tpot", "e2e")
+BURST_NS = 100 * NS_PER_MS
 LATE_NS = 10 * NS_PER_MS  # a send this late moves a request by more than agreement tolerates
 LATE_SHARE = 0.01
 MOST_CAUSES = 1_000  # kept apart; a server that numbers its errors must not fill the memory
@@ -49,8 +53,8 @@ def save_summary(path: Path, summary: dict[str, Any]) -> None:
 def summarize(run: Run) -> dict[str, Any]:
     """The content of `summary.json`. Durations are in ms, rates per second; None is not known, never 0.
 
-    Latencies are over the requests that completed in the window. Requests that left no row count as
-    unfinished.
+    Latencies are over the requests that completed in the window, but for the send lag, which is over all that
+    were sent. Every attempt counts as a request; those that left no row count as unfinished.
     """
     seen = _Seen(run)
     t_obs_ns = seen.observations.window_ns(
@@ -59,19 +63,26 @@ def summarize(run: Run) -> dict[str, Any]:
     statuses = seen.observations.statuses(t_obs_ns)
     whole = _Group(seen.observations, range(len(statuses)), statuses, t_obs_ns, seen.without_row)
     itl, itl_partial = _itl(run, seen, whole, t_obs_ns)
+    client = _client(run, seen) if run.info.kind == "measured" else None
     summary = {
         "window_s": t_obs_ns / NS_PER_S,
+        "arrivals_s": seen.observations.last_offered_ns / NS_PER_S,
         "complete": run.info.complete and not seen.without_row,
         "interrupted": run.info.interrupted,
         **whole.figures(itl.distribution()),
         "itl_partial": itl_partial,
         "without_row": seen.without_row,
+        "retries": seen.retries,
+        "throughput_arrivals_rps": whole.throughput_until(seen.observations.last_offered_ns),
+        **seen.deliveries.figures(),
+        "warnings": seen.deliveries.warnings(_median(client["loop_lag_max_ms"] if client else None)),
         **_of_everything(seen, whole, statuses, t_obs_ns),
         **_of_ticks(run, seen.admissions, t_obs_ns),
         "by_class": _by_class(seen.observations, statuses, t_obs_ns),
         "by_outcome": {outcome: whole.counts[outcome] for outcome in OUTCOMES if whole.counts[outcome]},
         "failures": seen.failures.figures(),
-        "client": _client(run, seen) if run.info.kind == "measured" else None,
+        "failed_tokens": seen.failures.tokens,
+        "client": client,
     }
     built: dict[str, Any] = msgspec.to_builtins(summary)
     return built
@@ -85,43 +96,73 @@ class _Seen:
         self.admissions = Admissions()
         self.token_times = False  # whether rows have the time of each token
         self.failures = Failures()
+        self.deliveries = Deliveries()
         for row in run.rows():
             self.observations.add(row)
             self.admissions.add(row)
             self.failures.add(row)
+            self.deliveries.add(row)
             self.token_times |= row.token_ns is not None
         planned = run.info.ledger.requests
-        rows = len(self.observations)
+        rows = len(self.observations.first_attempts())
+        self.retries = len(self.observations) - rows
         if planned is not None and rows > planned:
             raise InputError(f"{run.path}: {rows} rows in requests.jsonl for a ledger of {planned} requests")
         self.without_row = max(0, (planned or 0) - rows)
+
+
+Cause = tuple[str, str | None, str]  # outcome, phase, error
 
 
 class Failures:
     """The causes of failures, the most frequent first; each with outcome, phase, error and count."""
 
     def __init__(self) -> None:
-        self._causes: Counter[tuple[str, str | None, str]] = Counter()
+        self.tokens: int | None = None  # that came before their requests failed
+        self._causes: Counter[Cause] = Counter()
         self._client_limits: Counter[str] = Counter()
+        self._after_ns: defaultdict[Cause, array[int]] = defaultdict(lambda: array("q"))
 
     def add(self, row: RequestRow) -> None:
-        if row.outcome in FAILURES:
-            cause = (row.outcome, row.phase, row.error or "")
-            known = cause in self._causes or len(self._causes) < MOST_CAUSES
-            if row.outcome == "connect_error" and cause[-1].startswith(CLIENT_LIMIT):
-                self._client_limits[cause[-1]] += 1
-            self._causes[cause if known else (row.outcome, None, "other causes")] += 1
+        if row.outcome not in FAILURES:
+            return
+        cause: Cause = (row.outcome, row.phase, row.error or "")
+        if row.outcome == "connect_error" and cause[-1].startswith(CLIENT_LIMIT):
+            self._client_limits[cause[-1]] += 1
+        if cause not in self._causes and len(self._causes) >= MOST_CAUSES:
+            cause = (row.outcome, None, "other causes")
+        self._causes[cause] += 1
+        if row.end_ns is not None and row.sent_ns is not None:
+            self._after_ns[cause].append(row.end_ns - row.sent_ns)
+        if row.tokens is not None:
+            self.tokens = (self.tokens or 0) + row.tokens
 
     def client_limits(self) -> list[str]:
         """What this machine ran out of, and how many requests that cost."""
         return [f"{count} requests failed: {error}" for error, count in self._client_limits.items()]
 
     def figures(self) -> list[dict[str, Any]]:
-        names = ("outcome", "phase", "error", "count")
-        return [
-            dict(zip(names, (*cause, count), strict=True))
-            for cause, count in self._causes.most_common(CAUSES_TOLD)
-        ]
+        """A few causes on their own and the others of each outcome as one, so that none is missing."""
+        causes = [cause for cause, _ in self._causes.most_common()]
+        others: defaultdict[str, list[Cause]] = defaultdict(list)
+        for cause in causes[CAUSES_TOLD:]:
+            others[cause[0]].append(cause)
+        told = [self._figure(cause, [cause]) for cause in causes[:CAUSES_TOLD]]
+        for outcome, rest in others.items():
+            joint = rest[0] if len(rest) == 1 else (outcome, None, f"{len(rest)} other causes")
+            told.append(self._figure(joint, rest))
+        return told
+
+    def _figure(self, named: Cause, causes: list[Cause]) -> dict[str, Any]:
+        after_ns = sorted(ns for cause in causes for ns in self._after_ns.get(cause, ()))
+        outcome, phase, error = named
+        return {
+            "outcome": outcome,
+            "phase": phase,
+            "error": error,
+            "count": sum(self._causes[cause] for cause in causes),
+            "after_send_p50_ms": nearest_rank(after_ns, 50) / NS_PER_MS if after_ns else None,
+        }
 
 
 class _Group:
@@ -139,6 +180,7 @@ class _Group:
         self.counts["unfinished"] += lost
         self.scheduled = len(indices) + lost
         self.completed = [i for i in indices if statuses[i] == "completed"]
+        self._indices = indices
         self._seen = seen
         self._t_obs_ns = t_obs_ns
 
@@ -163,7 +205,18 @@ class _Group:
     def _distribution(self, name: str) -> Distribution | None:
         if name == "tpot":
             return distribution(self._seen.tpot(self.completed))
-        return distribution(self._seen.known(name, self.completed))
+        if name == "send_lag":  # of everything sent: the generator's own, whatever a server made of it
+            return distribution(self._seen.known(name, self._indices))
+        values = self._seen.known(name, self.completed)
+        if name == "held" and not any(values):
+            return None
+        return distribution(values)
+
+    def throughput_until(self, end_ns: int) -> float | None:
+        """Completions per second from 0 to the last arrival (or T_obs): the drain would dilute them."""
+        end_ns = min(end_ns, self._t_obs_ns)
+        done = sum(leave <= end_ns for leave in self._seen.known("leave", self.completed))
+        return _per_s(done, end_ns)
 
     def _rates(self) -> dict[str, Any]:
         completed = len(self.completed)
@@ -171,7 +224,6 @@ class _Group:
         return {
             "throughput_rps": _per_s(completed, self._t_obs_ns),
             "token_throughput_tps": _per_s(self._total("tokens"), self._t_obs_ns),
-            "tokens_per_event": _ratio(self._total("tokens"), self._total("events")),
             "goodput_rps": _per_s(met, self._t_obs_ns),
             "slo_met": met,
             "attainment": _ratio(met, self.scheduled),
@@ -210,7 +262,6 @@ def _of_everything(seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns
     """What needs the requests that did not complete as well."""
     observations = seen.observations
     flight = observations.in_flight(statuses)
-    e2e_ns = observations.known("e2e", whole.completed)
     ended_otherwise: dict[str, int] = {
         outcome: whole.counts[outcome]
         for outcome in OUTCOMES
@@ -225,7 +276,13 @@ def _of_everything(seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns
         "concurrency_peak": flight.peak(),
         "littles_law": None
         if seen.without_row  # their time in flight is not known
-        else littles_law(flight, t_obs_ns, observations.last_offered_ns, e2e_ns, ended_otherwise),
+        else littles_law(
+            flight,
+            t_obs_ns,
+            observations.last_offered_ns,
+            observations.stays(whole.completed),
+            ended_otherwise,
+        ),
     }
 
 
@@ -263,10 +320,11 @@ def _client(run: Run, seen: _Seen) -> dict[str, Any]:
     requests = seen.observations
     everyone = range(len(requests))
     lags = sorted(requests.known("send_lag", everyone))
+    sent = sorted(requests.known("sent", everyone))
     health = list(run.health())
     cpu = _values(health, "cpu_share")
     loop_lags = _values(health, "loop_lag_max_ns")
-    reasons = [*_lateness(lags), *_busy(cpu), *seen.failures.client_limits()]
+    reasons = [*_lateness(requests.known("own_lag", everyone)), *_busy(cpu), *seen.failures.client_limits()]
     return {
         "client_limited": bool(reasons),
         "reasons": reasons,
@@ -274,8 +332,10 @@ def _client(run: Run, seen: _Seen) -> dict[str, Any]:
         "loop_lag_max_ms": _worst(sorted(loop_lags)),
         "cpu_share_mean": sum(cpu) / len(cpu) if cpu else None,
         "cpu_share_max": max(cpu, default=None),
-        "asked_rps": _rate(requests.known("origin", everyone)),
-        "achieved_rps": _rate(requests.known("sent", everyone)),
+        "connect_wait_ms": _worst(sorted(requests.known("connect", everyone))),
+        "asked_rps": _rate(requests.known("origin", requests.first_attempts())),
+        "achieved_rps": _rate(sent),
+        "most_sent_in_100_ms": _burst(sent),
         "reads_with_several_events_share": _ratio(
             sum(_values(health, "reads_with_several_events")), sum(_values(health, "reads"))
         ),
@@ -292,6 +352,16 @@ def _worst(ordered_ns: list[int]) -> dict[str, float] | None:
     return {
         name: nearest_rank(ordered_ns, p) / NS_PER_MS for name, p in (("p50", 50), ("p99", 99), ("max", 100))
     }
+
+
+def _median(worst: dict[str, float] | None) -> float | None:
+    return worst["p50"] if worst else None
+
+
+def _burst(ordered_ns: list[int]) -> int | None:
+    """The most instants within any BURST_NS."""
+    starts = (bisect_left(ordered_ns, ns - BURST_NS + 1) for ns in ordered_ns)
+    return max((i + 1 - start for i, start in enumerate(starts)), default=None)
 
 
 def _lateness(lags: list[int]) -> list[str]:

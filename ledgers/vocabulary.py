@@ -1,6 +1,6 @@
 """The built-in vocabulary: how a length in tokens becomes text, and how text is counted.
 
-One word of the vocabulary, between blanks, is one token; so a prompt made here has exactly the length the
+One word of the vocabulary, between blanks, is one token; so a prompt made of it has exactly the length the
 ledger asks for, and any client that sends text gets a count it can predict. The words are common and short:
 most tokenizers of real models make one token of each.
 """
@@ -8,8 +8,6 @@ most tokenizers of real models make one token of each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from random import Random
 
 WORDS = tuple(
     """
@@ -62,18 +60,15 @@ WORDS = tuple(
     would write written wrong yard year yellow yes yet you young your
     """.split()
 )
+# The shortest and commonest of them: with a blank before it, nearly every tokenizer has each as one token.
+COMMON_WORDS = tuple(
+    """
+    and are as at be but by can do for from had has have he her him his how if in is it just like more my new
+    no now of on one or out over so than that they this time to up use was we with
+    """.split()
+)
 _KNOWN = frozenset(WORDS)
 BYTES_PER_UNKNOWN_TOKEN = 4
-
-
-def text_pieces(token_count: int, seed: int, index: int | str, piece_tokens: int) -> Iterator[str]:
-    """A text of `token_count` words, in pieces of at most `piece_tokens` words, to be joined with blanks.
-
-    It depends on (seed, index) alone: any split of the work gives the same.
-    """
-    random = Random(f"{seed}:{index}")
-    for start in range(0, token_count, piece_tokens):
-        yield " ".join(random.choices(WORDS, k=min(piece_tokens, token_count - start)))
 
 
 def count_tokens(text: str) -> int:

@@ -14,19 +14,28 @@ import click
 import msgspec
 
 from ledgers.errors import InputError
+from ledgers.ledger import Ledger
+from ledgers.load import cut_to_duration
 from ledgers.machine import loop_factory
 from ledgers.options import ledger_from, ledger_options, number, request_rate, window_from, window_options
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
 from ledgers.settings import WindowSettings
 from ledgers.summary import write_summary
+from ledgers.units import to_ns
 from loadgen.dialects import DIALECTS
+from loadgen.dialects.dialect import Dialect
 from loadgen.measure import Plan, Result, measure
-from loadgen.open_loop import to_stderr
+from loadgen.patience import Patience, Retries
+from loadgen.replay import Rules, to_stderr
 from loadgen.secrecy import Scrubber, masked, secret_values
 from loadgen.target import Target, parse_target
+from loadgen.tokenizer import load as load_tokenizer
+from loadgen.wording import TOKEN_IDS, Wording
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "x-request-id"})
+_FULL_LENGTH = frozenset({"ignore_eos", "min_tokens"})
+_SECONDS = ("first_token_timeout", "stall_timeout", "request_timeout", "cancel_after")
 _NO_SERVER, _FAILED, _CLIENT_LIMITED, _INTERRUPTED = 3, 1, 4, 130
 
 EXAMPLE = """
@@ -48,12 +57,42 @@ Example:
 @click.option("--extra-body", metavar="JSON", help="Merge this object into every body; null removes a field.")
 @click.option("--api-key-file", metavar="FILE", help="Read the API key here, not from OPENAI_API_KEY.")
 @click.option("--insecure", is_flag=True, help="Do not verify the certificate of an https server.")
-@click.option("--ignore-eos", is_flag=True, help="Ask for the full output length (vLLM, SGLang, llama.cpp).")
 @click.option(
-    "--request-timeout",
+    "--ca-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Trust the certificate authorities in this file instead of the system's.",
+)
+@click.option(
+    "--ignore-eos/--no-ignore-eos",
+    default=None,
+    help="Ask for the full output length.  [default: where the preflight finds that the server takes it]",
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A tokenizer.json: for prompts of exact length, and to count outputs that come without usage.",
+)
+@click.option("--prompt-ids", is_flag=True, help="Send prompts as token ids (completions).")
+@click.option(
+    "--max-concurrency",
+    type=click.IntRange(1),
+    metavar="N",
+    help="At most N in flight. Without a rate: a closed loop, a request leaves when another ends.",
+)
+@click.option(
+    "--duration",
     callback=number(),
     metavar="SECONDS",
-    help="Give up on a request this long after it was sent.  [default: never]",
+    help="Send nothing later than this; the rest of LEDGER is left out.",
+)
+@click.option(
+    "--connections",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Open N connections before t0.  [default: as many as the ledger needs at once]",
 )
 @click.option(
     "--connect-timeout",
@@ -62,6 +101,42 @@ Example:
     show_default=True,
     metavar="SECONDS",
     help="For a connection to open, and for an answer in the preflight.",
+)
+@click.option(
+    "--first-token-timeout",
+    callback=number(),
+    metavar="SECONDS",
+    help="From the send to the first token.  [default: never]",
+)
+@click.option(
+    "--stall-timeout",
+    callback=number(),
+    default="300",
+    show_default=True,
+    metavar="SECONDS",
+    help="From one token to the next.",
+)
+@click.option(
+    "--request-timeout",
+    callback=number(),
+    metavar="SECONDS",
+    help="From the send to the end.  [default: never]",
+)
+@click.option(
+    "--cancel-rate",
+    callback=number(zero=True, most=1),
+    metavar="SHARE",
+    help="Share of the clients that give up, with --cancel-after.  [default: all]",
+)
+@click.option(
+    "--cancel-after", callback=number(), metavar="SECONDS", help="Clients give up this long after the send."
+)
+@click.option(
+    "--client-retries",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Clients try again up to N times, as SDKs do. Each attempt is a row.",
 )
 @click.option(
     "--num-warmups", type=click.IntRange(0), default=0, help="Send N requests first, one by one, unrecorded."
@@ -80,7 +155,8 @@ def run(**options: Any) -> Finished:
     """Replay LEDGER against a server, each request at its own time, and measure.
 
     LEDGER is toy or a trace file. Every request is sent when the ledger says, however slow the server is
-    (open loop). The rows, histograms and summary are left in a run directory.
+    (open loop), or with --max-concurrency and no rate, when another has ended (closed loop). The rows,
+    histograms and summary are left in a run directory.
     """
     plan = _plan(options)
     result = _run_loop(plan)
@@ -100,16 +176,18 @@ def _exit_code(result: Result, summary: dict[str, Any]) -> int:
     if summary["client"]["client_limited"]:
         return _CLIENT_LIMITED
     if not result.completed:
-        return _NO_SERVER if result.connect_errors == summary["scheduled"] else _FAILED
+        return _NO_SERVER if result.never_connected == summary["scheduled"] else _FAILED
     return 0
 
 
 def _plan(options: dict[str, Any]) -> Plan:
     target = parse_target(options["base_url"])
-    headers = _headers(options, target)
-    ledger = ledger_from(options)
-    window = window_from(options)
     dialect = DIALECTS[options["api"]]()
+    key, source = _api_key(options["api_key_file"])
+    headers = _headers(options, target, dialect.headers(key) if key else {})
+    ledger = _ledger(options)
+    window = window_from(options)
+    target.tls(insecure=options["insecure"], ca_file=options["ca_file"])  # a bad file is said at once
     endpoint = _endpoint(options["endpoint"] or dialect.path)
     return Plan(
         ledger=ledger,
@@ -124,16 +202,17 @@ def _plan(options: dict[str, Any]) -> Plan:
         id_prefix=f"tt-{secrets.token_hex(4)}",
         model=options["model"],
         extra_body=_extra_body(options["extra_body"]),
-        fields=frozenset(dialect.optional)
-        - (frozenset() if options["ignore_eos"] else {"ignore_eos", "min_tokens"}),
+        fields=_fields(options, dialect),
+        wording=_wording(options, dialect),
         insecure=options["insecure"],
+        ca_file=options["ca_file"],
+        key_source=source or _other_key_source(headers, target),
         preflight=not options["no_preflight"],
         warm_ups=options["num_warmups"],
         reset_mock=options["reset_mock"],
-        request_timeout_s=None if options["request_timeout"] is None else float(options["request_timeout"]),
         connect_timeout_s=float(options["connect_timeout"]),
-        # The tail of a preset only classifies; a tail that was asked for ends the run.
-        cut_after_ns=_as_ns(window.tail_ns) if _cuts(options) else None,
+        rules=_rules(options, window),
+        tokenizer=None if options["tokenizer"] is None else load_tokenizer(options["tokenizer"]),
         record_tokens=options["record_tokens"],
         record_text=options["record_text"],
         show=(lambda line: None) if options["quiet"] else to_stderr,
@@ -147,7 +226,7 @@ def _config(
     endpoint: str,
     headers: dict[str, str],
 ) -> RunConfig:
-    rate = request_rate(options)
+    rate = None if _is_closed(options) else request_rate(options)
     config = RunConfig(
         cut_at_tail=_cuts(options),
         request_rate=None if rate in (None, "inf") else float(rate),
@@ -158,10 +237,51 @@ def _config(
         endpoint=endpoint,
         api=options["api"],
         stream=True,
-        extra={"headers": masked(headers), "ignore_eos": options["ignore_eos"]},
+        extra={
+            "headers": masked(headers),
+            "ignore_eos": options["ignore_eos"],
+            "closed_loop": _is_closed(options),
+            **{name: options[name] for name in ("max_concurrency", "connections", "client_retries")},
+            **{
+                f"{name}_s": None if options[name] is None else float(options[name])
+                for name in (*_SECONDS, "duration", "connect_timeout")
+            },
+            "cancel_rate": None if options["cancel_rate"] is None else float(options["cancel_rate"]),
+        },
         metadata=dict(_pair(word, "--metadata") for word in options["metadata"]),
     )
     return settings_config(config, None, window)
+
+
+def _rules(options: dict[str, Any], window: WindowSettings) -> Rules:
+    seconds = {name: None if options[name] is None else float(options[name]) for name in _SECONDS}
+    cancel_after_s, cancel_rate = seconds["cancel_after"], options["cancel_rate"]
+    if cancel_rate and cancel_after_s is None:
+        raise InputError("--cancel-rate: needs --cancel-after, how long these clients wait")
+    patience = Patience(
+        first_token_s=seconds["first_token_timeout"],
+        stall_s=seconds["stall_timeout"],
+        request_s=seconds["request_timeout"],
+        cancel_rate=0.0 if cancel_after_s is None else 1.0 if cancel_rate is None else float(cancel_rate),
+        cancel_after_s=cancel_after_s or 0.0,
+        seed=options["seed"],
+    )
+    return Rules(
+        most_in_flight=options["max_concurrency"],
+        closed=_is_closed(options),
+        send_for_ns=None if options["duration"] is None else to_ns(options["duration"]),
+        # The tail of a preset only classifies; a tail that was asked for ends the run.
+        cut_after_ns=_as_ns(window.tail_ns) if _cuts(options) else None,
+        connections=options["connections"],
+        patience=patience,
+        retries=Retries(most=options["client_retries"], seed=options["seed"]),
+    )
+
+
+def _is_closed(options: dict[str, Any]) -> bool:
+    """A cap without anything that says when requests arrive."""
+    paced = options["request_rate"] not in (None, "inf") or options["arrival"] or options["preset"]
+    return options["max_concurrency"] is not None and not paced and options["speed"] == 1
 
 
 def _cuts(options: dict[str, Any]) -> bool:
@@ -179,7 +299,30 @@ def _endpoint(path: str) -> str:
     return path
 
 
-def _headers(options: dict[str, Any], target: Target) -> dict[str, str]:
+def _ledger(options: dict[str, Any]) -> Ledger:
+    ledger = ledger_from(options)
+    if _is_closed(options):
+        most = options["max_concurrency"]
+        ledger.notes = [f"closed loop: {most} at a time; arrival times are not used"]
+    elif options["duration"] is not None:
+        ledger = cut_to_duration(ledger, options["duration"])
+    return ledger
+
+
+def _fields(options: dict[str, Any], dialect: Dialect) -> frozenset[str]:
+    """The optional fields that are tried; without a preflight those that nearly all servers take."""
+    forced, tried = options["ignore_eos"], not options["no_preflight"]
+    full = forced or (forced is None and tried)
+    return frozenset(dialect.optional) - (frozenset() if full else _FULL_LENGTH)
+
+
+def _wording(options: dict[str, Any], dialect: Dialect) -> Wording:
+    if options["prompt_ids"] and not dialect.takes_ids:
+        raise InputError(f"--prompt-ids: --api {options['api']} has no place for token ids")
+    return TOKEN_IDS if options["prompt_ids"] else Wording()
+
+
+def _headers(options: dict[str, Any], target: Target, key_headers: dict[str, str]) -> dict[str, str]:
     headers = {
         "User-Agent": f"tokentick/{tool_version()}",
         "Accept": "text/event-stream",
@@ -188,9 +331,7 @@ def _headers(options: dict[str, Any], target: Target) -> dict[str, str]:
     }
     if target.basic_auth is not None:
         headers["Authorization"] = f"Basic {target.basic_auth}"
-    key = _api_key(options["api_key_file"])
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    headers |= key_headers
     for word in options["header"]:
         name, value = _pair(word, "--header")
         if not _HEADER_NAME.fullmatch(name) or name.lower() in _OURS or not _is_field_value(value):
@@ -201,7 +342,8 @@ def _headers(options: dict[str, Any], target: Target) -> dict[str, str]:
     return headers
 
 
-def _api_key(file: str | None) -> str | None:
+def _api_key(file: str | None) -> tuple[str | None, str | None]:
+    """The key, and where it was found."""
     if file is None:
         source, key = "OPENAI_API_KEY", os.environ.get("OPENAI_API_KEY", "").strip()
     else:
@@ -212,7 +354,13 @@ def _api_key(file: str | None) -> str | None:
             raise InputError(f"{source}: {getattr(error, 'strerror', None) or 'not text'}") from None
     if not _is_field_value(key):
         raise InputError(f"{source}: the key has characters that no header can carry")
-    return key or None
+    return (key, source) if key else (None, None)
+
+
+def _other_key_source(headers: dict[str, str], target: Target) -> str | None:
+    if target.basic_auth is not None:
+        return "the URL"
+    return "--header" if secret_values(headers) else None
 
 
 def _is_field_value(value: str) -> bool:

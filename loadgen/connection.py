@@ -33,7 +33,8 @@ _CLIENT_LIMITS = {
 def describe(error: OSError) -> str:
     """The reason in words; what this machine ran out of is named as the client's limit."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate not accepted: {error.verify_message} (--insecure skips the check)"
+        ways_out = "--ca-file FILE says whom to trust, --insecure skips the check"
+        return f"certificate not accepted: {error.verify_message} ({ways_out})"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
     limit = _CLIENT_LIMITS.get(error.errno or 0)
@@ -49,6 +50,7 @@ class Connection:
         self.exchange: Exchange | None = None
         self.request = b""
         self.used = False  # it has carried a whole exchange before
+        self.idle_since_ns: int | None = None  # when it was last ready and without an exchange
         self._transport = transport
         self._sock: socket.socket | None = None
         self._up = False
@@ -144,7 +146,8 @@ class Connection:
             self._start_request()
 
     def _too_slow(self) -> None:
-        self._fail(f"no connection within {self._transport.connect_timeout_s:g} s")
+        why = f"no connection within --connect-timeout {self._transport.connect_timeout_s:g} s"
+        self._transport.gone(self, why, too_slow=True)
 
     def _cancel_timer(self) -> None:
         if self._connect_timer is not None:

@@ -13,6 +13,8 @@ MAX_HEAD_BYTES = 65_536
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
+_BLANK = b" \t"
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _FIELD_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -33,11 +35,13 @@ class ResponseReader:
         self.headers: dict[str, str] = {}
         self.head_complete = False
         self.complete = False
+        self.broken = False  # a fault was raised; nothing that follows can be framed
         self.keep_alive = False  # meaningful once complete
         self._buffer = b""
         self._at = 0  # what of the buffer has been taken
         self._left = 0  # body or chunk bytes still to come
         self._head_bytes = 0
+        self._last_key = ""
         self._minor = 1
         self._step: _Step = ResponseReader._status_line
 
@@ -56,16 +60,20 @@ class ResponseReader:
                 if content:
                     return [content]
         body: list[bytes] = []
+        if self.complete or self.broken:
+            self.keep_alive = self.keep_alive and not data
+            return body
         self._buffer = self._buffer[self._at :] + data if self._at < len(self._buffer) else data
         self._at = 0
         try:
             while not self.complete and self._step(self, body):
                 pass
         except ProtocolError as error:
-            error.body = body
+            self.broken, self._buffer, error.body = True, b"", body
             raise
-        if self.complete and self._at < len(self._buffer):
-            self.keep_alive = False
+        if self.complete:
+            self.keep_alive = self.keep_alive and self._at == len(self._buffer)
+            self._buffer = b""
         return body
 
     def feed_eof(self) -> bool:
@@ -97,7 +105,7 @@ class ResponseReader:
             raise ProtocolError(f"not an HTTP/1 status line: {line[:60]!r}")
         self._minor = int(match[1])
         self.status = int(match[2])
-        self.headers = {}
+        self.headers, self._last_key = {}, ""
         self._step = ResponseReader._header
         return True
 
@@ -108,23 +116,26 @@ class ResponseReader:
         if not line:
             self._head_done()
             return True
+        if line[:1] in (b" ", b"\t") and self._last_key:  # an old way of going on on the next line
+            self.headers[self._last_key] += f" {line.strip(_BLANK).decode('latin-1')}"
+            return True
         name, colon, value = line.partition(b":")
         if not colon or not _FIELD_NAME.fullmatch(name):
             raise ProtocolError(f"malformed header line: {line[:60]!r}")
-        key, text = name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
+        key, text = name.decode("ascii").lower(), value.strip(_BLANK).decode("latin-1")
         self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+        self._last_key = key
         return True
 
     def _head_done(self) -> None:
-        self._head_bytes = 0
         status = self.status or 0
         if status == 101:
             raise ProtocolError("the server switched protocols (101)")
-        if status < 200:  # an interim response; the real one follows
+        if status < 200:  # an interim response; the real one follows, and an endless row of them adds up
             self.status = None
-            self._head_bytes = 1  # something has come, and an endless row of interim responses adds up
             self._step = ResponseReader._status_line
             return
+        self._head_bytes = 0
         self.head_complete = True
         connection = {token.strip().lower() for token in self.headers.get("connection", "").split(",")}
         self.keep_alive = "close" not in connection and (self._minor == 1 or "keep-alive" in connection)
@@ -176,12 +187,12 @@ class ResponseReader:
         return True
 
     def _chunk_end(self, body: list[bytes]) -> bool:
-        line = self._line()
-        if line is None and self._buffer[self._at :] in (b"", b"\r"):
+        rest = self._buffer[self._at : self._at + 2]
+        if rest in (b"", b"\r"):
             return False
-        if line != b"":
+        if rest != b"\r\n" and rest[:1] != b"\n":
             raise ProtocolError("a chunk is longer than its size")
-        self._head_bytes = 0
+        self._at += 2 if rest == b"\r\n" else 1
         self._step = ResponseReader._chunk_size
         return True
 
@@ -203,6 +214,6 @@ class ResponseReader:
 def _content_length(value: str) -> int:
     lengths = {part.strip() for part in value.split(",")}
     length = lengths.pop()
-    if lengths or not (length.isascii() and length.isdigit()):
+    if lengths or not _LENGTH.fullmatch(length):
         raise ProtocolError(f"malformed Content-Length: {value[:60]!r}")
     return int(length)

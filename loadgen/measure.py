@@ -15,21 +15,24 @@ import msgspec
 from ledgers.errors import TargetError
 from ledgers.ledger import Ledger
 from ledgers.machine import make_room_for_connections
-from ledgers.metrics import window_end_ns
+from ledgers.metrics import NEVER, window_end_ns
 from ledgers.rows import RequestRow
 from ledgers.rundir import Clock, LedgerInfo, RunConfig, RunInfo, RunWriter
 from ledgers.units import NS_PER_MS
 from loadgen.dialects.dialect import Dialect
-from loadgen.open_loop import OpenLoop
 from loadgen.pacing import Schedule
-from loadgen.preflight import Preflight, look, reset_mock
+from loadgen.preflight import Found, preflight, unasked
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder
+from loadgen.replay import Replay, Rules
 from loadgen.run_log import RunLog
+from loadgen.server_facts import Preflight, reset_mock
 from loadgen.target import Target, find_address
+from loadgen.tokenizer import TokenCounter
 from loadgen.transport import Exchange, Transport
+from loadgen.wording import Wording
 
-FALLBACK_MODEL = "default"
+_PROBE_S = 30.0  # the longest that a probe of the preflight may take
 _LEAST_CONNECT_AHEAD_NS = 50 * NS_PER_MS
 
 
@@ -49,13 +52,16 @@ class Plan(msgspec.Struct, kw_only=True):
     model: str | None = None
     extra_body: Mapping[str, Any] = {}
     fields: frozenset[str] = frozenset()
+    wording: Wording = Wording()
     insecure: bool = False
+    ca_file: Path | None = None
+    key_source: str | None = None
     preflight: bool = True
     warm_ups: int = 0
     reset_mock: bool = False
-    request_timeout_s: float | None = None
     connect_timeout_s: float = 30.0
-    cut_after_ns: int | None = None
+    rules: Rules = Rules()
+    tokenizer: TokenCounter | None = None
     record_tokens: bool = False
     record_text: bool = False
     show: Callable[[str], None] = lambda line: None
@@ -66,22 +72,24 @@ class Result(msgspec.Struct):
 
     interrupted: bool
     completed: int
-    connect_errors: int
+    never_connected: int
 
 
 async def measure(plan: Plan) -> Result:
     """Run it. The directory is whole when this returns; TargetError comes before anything is written."""
     make_room_for_connections()
     address = await find_address(plan.target, plan.connect_timeout_s, probe=plan.preflight)
-    found = await _preflight(plan)
-    model = plan.model or found.get("model") or FALLBACK_MODEL
-    found = {name: plan.scrub(text) for name, text in found.items()}
-    plan.config.model = plan.scrub(model)
     transport = Transport(
-        plan.target, address, connect_timeout_s=plan.connect_timeout_s, insecure=plan.insecure
+        plan.target,
+        address,
+        tls=plan.target.tls(insecure=plan.insecure, ca_file=plan.ca_file),
+        connect_timeout_s=plan.connect_timeout_s,
     )
-    encoder = _encoder(plan, model)
     try:
+        found = await _found(plan, transport)
+        encoder = found.applied_to(_encoder(plan))
+        plan.config.model = plan.scrub(found.model)
+        plan.config.extra |= _how_it_asks(found)
         await _warm_up(plan, transport, encoder)
         if plan.reset_mock:
             await reset_mock(_preflight_of(plan))
@@ -90,25 +98,58 @@ async def measure(plan: Plan) -> Result:
         transport.close()
 
 
-async def _preflight(plan: Plan) -> dict[str, str]:
+def _how_it_asks(found: Found) -> dict[str, Any]:
+    wording = found.wording
+    return {
+        "sent_fields": sorted(found.fields),
+        "switched_off": found.switched_off,
+        "prompts": {
+            "counted_by": found.wording_from,
+            "overhead_tokens": wording.overhead,
+            "words": len(wording.words),
+            "tokens_per_word": float(wording.tokens_per_word),
+        },
+    }
+
+
+async def _found(plan: Plan, transport: Transport) -> Found:
+    encoder = _encoder(plan)
     if not plan.preflight:
-        return {"url": plan.target.url}
-    return await look(_preflight_of(plan))
+        return unasked(encoder, plan.target.url, plan.tokenizer)
+    first_token_s = plan.rules.patience.first_token_s
+    return await preflight(
+        _preflight_of(plan),
+        transport,
+        encoder,
+        plan.ledger.rows,
+        id_prefix=plan.id_prefix,
+        timeout_s=min(_PROBE_S, plan.connect_timeout_s, first_token_s or _PROBE_S),
+        tokenizer=plan.tokenizer,
+    )
 
 
 def _preflight_of(plan: Plan) -> Preflight:
-    return Preflight(plan.target, plan.headers, plan.insecure, plan.connect_timeout_s, plan.scrub)
+    return Preflight(
+        plan.target,
+        plan.headers,
+        plan.insecure,
+        plan.connect_timeout_s,
+        plan.scrub,
+        plan.ca_file,
+        plan.key_source,
+    )
 
 
-def _encoder(plan: Plan, model: str) -> RequestEncoder:
+def _encoder(plan: Plan) -> RequestEncoder:
     return RequestEncoder(
         dialect=plan.dialect,
         target=plan.target,
         path=plan.target.path(plan.endpoint),
         headers=plan.headers,
-        model=model,
+        model=plan.model or "",
         seed=plan.config.seed or 0,
         fields=plan.fields,
+        wording=plan.wording,
         extra_body=plan.extra_body,
     )
 
@@ -121,13 +162,13 @@ async def _warm_up(plan: Plan, transport: Transport, encoder: RequestEncoder) ->
         recorder = Recorder(row, plan.dialect)
         finished: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
         transport.on_finished = finished.set_result
-        transport.send(recorder, encoder.encode(row, number))
+        transport.send(recorder, encoder.encode(row, -1 - number))  # a prompt of its own
         try:
-            async with asyncio.timeout(plan.request_timeout_s):
+            async with asyncio.timeout(plan.rules.patience.request_s):
                 await finished
         except TimeoutError:
             transport.forget(recorder)
-            why = f"no end within --request-timeout {plan.request_timeout_s:g} s"
+            why = f"no end within --request-timeout {plan.rules.patience.request_s:g} s"
             recorder.stop("timeout", time.monotonic_ns(), why)
         ended = recorder.row(0, scrub=plan.scrub)
         if ended.outcome != "completed":
@@ -135,31 +176,28 @@ async def _warm_up(plan: Plan, transport: Transport, encoder: RequestEncoder) ->
             raise TargetError(f"{plan.target.url}: warm-up request {number + 1}: {why}")
 
 
-async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, found: dict[str, str]) -> Result:
-    rows = [
-        msgspec.structs.replace(row, request_id=f"{plan.id_prefix}-{header_safe(row.id)}")
-        for row in plan.ledger.rows
-    ]
-    for note in plan.ledger.notes:
+async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, found: Found) -> Result:
+    rows = [_planned(plan, row) for row in plan.ledger.rows]
+    for note in (*plan.ledger.notes, *found.notes):
         plan.show(f"note: {note}")
     info = _info(plan, transport, found)
     writer = RunWriter(plan.out, info)
     t_obs_ns = window_end_ns(rows[-1].arrival_ns or 0, plan.config.tail_s)
     log = RunLog(
         writer,
-        t_obs_ns=t_obs_ns,
+        t_obs_ns=NEVER if plan.rules.closed else t_obs_ns,
         record_tokens=plan.record_tokens,
         record_text=plan.record_text,
         scrub=plan.scrub,
+        count_text=None if plan.tokenizer is None else plan.tokenizer.count,
     )
-    loop = OpenLoop(
+    loop = Replay(
         rows,
         _schedule(rows, transport),
         encoder,
         log,
-        cut_after_ns=plan.cut_after_ns,
-        request_timeout_s=plan.request_timeout_s,
-        record_text=plan.record_text,
+        plan.rules,
+        record_output=plan.record_text or plan.tokenizer is not None,
         show=plan.show,
     )
     transport.on_finished = loop.finished
@@ -177,10 +215,22 @@ async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, fou
         await loop.run(transport, started)
         complete = True
     finally:
-        info.target = {**found, **_connection_facts(transport)}
+        info.target = {**found.facts, **_connection_facts(transport)}
         info.notes += _notes(transport)
+        if loop.left_out:
+            info.notes.append(f"not begun when --duration was over: {loop.left_out} requests of the ledger")
+            info.ledger.requests = len(rows) - loop.left_out
         writer.close(complete=complete, interrupted=loop.interrupted)
-    return Result(loop.interrupted, log.outcomes["completed"], log.outcomes["connect_error"])
+    return Result(loop.interrupted, log.outcomes["completed"], log.never_connected)
+
+
+def _planned(plan: Plan, row: RequestRow) -> RequestRow:
+    """A row of the ledger with the id that is sent; a closed loop has no use for its time."""
+    return msgspec.structs.replace(
+        row,
+        request_id=f"{plan.id_prefix}-{header_safe(row.id)}",
+        arrival_ns=None if plan.rules.closed else row.arrival_ns,
+    )
 
 
 def _schedule(rows: list[RequestRow], transport: Transport) -> Schedule:
@@ -192,7 +242,7 @@ def _schedule(rows: list[RequestRow], transport: Transport) -> Schedule:
     )
 
 
-def _info(plan: Plan, transport: Transport, found: dict[str, str]) -> RunInfo:
+def _info(plan: Plan, transport: Transport, found: Found) -> RunInfo:
     ledger = plan.ledger
     info = RunInfo(
         kind="measured",
@@ -200,8 +250,8 @@ def _info(plan: Plan, transport: Transport, found: dict[str, str]) -> RunInfo:
         config=plan.config,
         ledger=LedgerInfo(name=ledger.name, sha256=ledger.sha256(), requests=len(ledger.rows)),
         clock=Clock(stamp_source=transport.clock.source),
-        target=dict(found),
-        notes=list(ledger.notes),
+        target=dict(found.facts),
+        notes=[*ledger.notes, *found.notes],
     )
     info.config.extra["event_loop"] = type(transport.loop).__module__.partition(".")[0]
     return info

@@ -7,6 +7,7 @@ before its time, nothing late is skipped.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -79,6 +80,13 @@ class Schedule:
             times.append(self.at_ns(self._connecting) - self._connect_ahead)
         return min(times, default=None)
 
+    def close(self) -> int:
+        """Nothing more will be sent: how many were left."""
+        left = self.remaining
+        self._arrivals = self._arrivals[: self._sent]
+        self._connecting = self._prepared = self._sent
+        return left
+
     def take_to_prepare(self, now_ns: int, held_bytes: int) -> int | None:
         """The next request whose body should be encoded now, each once; None while there is time or no room.
 
@@ -96,3 +104,33 @@ class Schedule:
         if self._prepared >= len(self._arrivals):
             return None
         return self.at_ns(self._prepared) - self._prepare_ahead
+
+
+class Places:
+    """How many requests may be in flight, and when each place came free. `count` None is without a limit."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count = count
+        self._taken = 0
+        self._freed: deque[int] = deque()  # when the places came free that have not been taken again
+
+    @property
+    def left(self) -> int | None:
+        """How many more may be taken now; None when any number."""
+        return None if self._count is None else self._count - self._taken
+
+    @property
+    def full(self) -> bool:
+        return self._taken == self._count
+
+    def take(self, wanted_ns: int) -> int | None:
+        """Take a place wanted since `wanted_ns`: since when it could be had, None where there is no limit."""
+        self._taken += 1
+        if self._count is None:
+            return None
+        return max(wanted_ns, self._freed.popleft()) if self._freed else wanted_ns
+
+    def give_back(self, ns: int) -> None:
+        self._taken -= 1
+        if self._count is not None:
+            self._freed.append(ns)

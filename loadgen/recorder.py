@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 
 from ledgers.rows import Outcome, Phase, RequestRow, TokenSource, without_plan
 from loadgen.dialects.dialect import MALFORMED, Dialect, Output, Reading, Usage, error_body_text
 from loadgen.http1 import ProtocolError, ResponseReader
+from loadgen.inflate import CODINGS, Inflater
 from loadgen.sse import SseEvent, SseReader
 
 MAX_ERROR_BODY_BYTES = 65_536
@@ -24,7 +26,7 @@ _BEGINNING_CHARS = 60
 _EMPTY: tuple[Outcome, str] = ("empty", "the answer ended without any output")
 _SSE_FIELD = re.compile(rb"(?:data|event|id|retry|error)?(?::|[\r\n]|$)")
 _LONGEST_FIELD = len("retry:")
-_GZIP_OR_ZLIB = 47  # zlib's window bits for "find out which"
+_BOM = b"\xef\xbb\xbf"
 
 
 class ReadCounts:
@@ -79,11 +81,11 @@ class Recorder:
         self._connected = False
         self._dialect = dialect
         self._http = ResponseReader()
-        self._inflate: Callable[[bytes], bytes] | None = None
+        self._inflater: Inflater | None = None
         self._sse = SseReader()
         self._streamed: bool | None = None  # None until the beginning of a body says which it is
-        self._whole: list[bytes] = []  # a body that is no event stream, or not known to be one
-        self._whole_bytes = 0
+        self._whole = bytearray()  # a body that is no event stream, or not known to be one
+        self._told: dict[tuple[int, str], str] = {}  # whole texts, where events repeat what came before
         self._seen: set[int] = set()
         self._finished: set[int] = set()
         self._done = False
@@ -95,7 +97,7 @@ class Recorder:
 
     @property
     def drained(self) -> bool:
-        return self._http.complete
+        return self._http.complete or self._http.broken
 
     @property
     def reusable(self) -> bool:
@@ -110,6 +112,10 @@ class Recorder:
     @property
     def last_token_ns(self) -> int | None:
         return self._last_token_ns
+
+    @property
+    def http_status(self) -> int | None:
+        return self._http.status
 
     @property
     def server_headers(self) -> dict[str, str]:
@@ -169,58 +175,61 @@ class Recorder:
         self.headers_ns = ns
         self.retry_after_s = retry_after_s(self._http.headers)
         coding = self._http.headers.get("content-encoding", "identity").strip().lower()
-        if coding in ("gzip", "x-gzip", "deflate"):  # not asked for, but some gateways do not ask
-            self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB).decompress
+        if coding in CODINGS:
+            self._inflater = Inflater()
         elif coding not in ("identity", "") and self._ok:
             self._end("stream_error", f"Content-Encoding {coding}, which was not asked for", ns)
 
     def _read_body(self, pieces: Sequence[bytes], ns: int) -> None:
         events_before = self._events
-        for piece in pieces:
-            if self.outcome is not None:  # whatever comes later says nothing, in this read as in the next
-                break
-            if self._inflate is not None:
-                try:
-                    piece = self._inflate(piece)
-                except zlib.error as error:
-                    self._end("stream_error", f"malformed compression: {error}", ns)
-                    break
-            if self._streamed is None:
-                piece = self._begin(piece)
-            if self._streamed:
-                self._read_events(self._sse.feed(piece), ns)
-            else:
-                self._keep(piece)
-            if max(self._sse.held_bytes, self._whole_bytes if self._ok else 0) > MAX_HELD_BYTES:
-                self._end("stream_error", f"more than {MAX_HELD_BYTES >> 20} MiB without an end", ns)
-        events = self._events - events_before
+        try:
+            for piece in pieces:
+                for part in (piece,) if self._inflater is None else self._inflater.feed(piece):
+                    if self.outcome is not None:  # what comes later says nothing, in this read or the next
+                        return
+                    self._read_part(part, ns)
+        except zlib.error as error:
+            self._end("stream_error", f"malformed compression: {error}", ns)
+        finally:
+            self._count_read(self._events - events_before)
+
+    def _read_part(self, part: bytes, ns: int, *, last: bool = False) -> None:
+        if self._streamed is None:
+            part = self._begin(part, last)
+        if self._streamed:
+            self._read_events(self._sse.feed(part), ns)
+            held = self._sse.held_bytes
+        else:
+            self._keep(part)
+            held = len(self._whole)
+        if held > MAX_HELD_BYTES:
+            self._end("stream_error", f"more than {MAX_HELD_BYTES >> 20} MiB without an end", ns)
+
+    def _count_read(self, events: int) -> None:
         if events and self._streamed:
             self.counts.reads += 1
             self.counts.with_several_events += events > 1
             self._shared_reads += events - 1
 
-    def _begin(self, piece: bytes) -> bytes:
+    def _begin(self, piece: bytes, last: bool) -> bytes:
         """Find out from the beginning of the body what it is; what was held back until then comes along."""
-        start = b"".join([*self._whole, piece])
-        self._streamed = self._is_stream(start)
-        if self._streamed is None:
-            return piece
+        start = bytes(self._whole) + piece
         self._whole.clear()
-        self._whole_bytes = 0
-        return start
+        self._streamed = self._is_stream(start, last)
+        return _condensed(start) if self._streamed is None else start
 
-    def _is_stream(self, start: bytes) -> bool | None:
+    def _is_stream(self, start: bytes, last: bool) -> bool | None:
         """By the content first, then by its label. None while what came says nothing, as blanks do."""
         if not self._ok:
             return False
-        start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+        start = start.removeprefix(_BOM).lstrip()
         if not start:
             return None
         if start[:1] in b"{[<":
             return False
         if self._http.headers.get("content-type", "").lower().startswith("text/event-stream"):
             return True
-        if len(start) < _LONGEST_FIELD and b"\n" not in start and not self._http.complete:
+        if len(start) < _LONGEST_FIELD and b"\n" not in start and not last:
             return None
         return _SSE_FIELD.match(start) is not None
 
@@ -229,17 +238,17 @@ class Recorder:
         return self._http.status is not None and 200 <= self._http.status < 300
 
     def _keep(self, piece: bytes) -> None:
-        if self._ok or self._whole_bytes < MAX_ERROR_BODY_BYTES:
-            self._whole.append(piece)
-            self._whole_bytes += len(piece)
+        self._whole += piece if self._ok else piece[: max(0, MAX_ERROR_BODY_BYTES - len(self._whole))]
 
-    def _read_events(self, events: list[SseEvent], ns: int) -> None:
+    def _read_events(self, events: Iterable[SseEvent], ns: int) -> None:
         for event in events:
             try:
                 reading = self._dialect.read_event(event)
             except MALFORMED as error:
                 self._end("stream_error", f"malformed event: {error}", ns)
                 return
+            if reading.whole:
+                reading.output = self._news(reading.output)
             if reading.output:
                 self._token(reading.output, ns)
             self._note(reading)
@@ -251,19 +260,32 @@ class Recorder:
                 self._end("completed", None, ns)
                 return
 
-    def _token(self, output: tuple[Output, ...], ns: int) -> None:
+    def _news(self, output: Sequence[Output]) -> Sequence[Output]:
+        """What the answer from its beginning has beyond what is known; nothing, if it came in pieces."""
+        if self._events and not self._told:
+            return ()
+        news = []
+        for piece in output:
+            known = self._told.get(piece[:2], "")
+            self._told[piece[:2]] = piece.text
+            if text := piece.text.removeprefix(known):
+                news.append(piece._replace(text=text))
+        return news
+
+    def _token(self, output: Sequence[Output], ns: int) -> None:
         """An event with generated output: a token of each choice that is in it."""
         self._events += 1
         self._last_token_ns = ns
         if self._first_content_ns is None and any(piece.kind != "reasoning" for piece in output):
             self._first_content_ns = ns
-        choices = [0] if len(output) == 1 and not output[0].choice else sorted({o.choice for o in output})
-        if self._token_choices is None and choices != [0]:
+        choices = {0} if len(output) == 1 and not output[0].choice else {piece.choice for piece in output}
+        if self._token_choices is None:
+            if choices == {0}:
+                self.token_ns.append(ns)
+                return
             self._token_choices = [0] * len(self.token_ns)
-        for choice in choices:
-            self.token_ns.append(ns)
-            if self._token_choices is not None:
-                self._token_choices.append(choice)
+        self.token_ns += [ns] * len(choices)
+        self._token_choices += sorted(choices)
 
     def _note(self, reading: Reading) -> None:
         if reading.usage is not None:
@@ -282,12 +304,8 @@ class Recorder:
             self.output += reading.output
 
     def _message_over(self, ns: int) -> None:
-        if self._streamed is None and self._ok and self._whole:
-            start = self._begin(b"")
-            if self._streamed:
-                self._read_events(self._sse.feed(start), ns)
-            else:
-                self._keep(start)
+        if self._streamed is None and self._whole:
+            self._read_part(b"", ns, last=True)
         if self.outcome is not None:
             return
         if self._streamed is False and self._ok:
@@ -297,7 +315,7 @@ class Recorder:
 
     def _read_whole(self, ns: int) -> None:
         """A JSON body where a stream was asked for: it has an end, but no first token."""
-        body = b"".join(self._whole).removeprefix(b"\xef\xbb\xbf").strip()
+        body = bytes(self._whole).removeprefix(_BOM).strip()
         if body[:1] not in (b"{", b"["):
             begins = " ".join(body[:MAX_ERROR_CHARS].decode("utf-8", "replace").split())[:_BEGINNING_CHARS]
             self._end("stream_error", f"neither an event stream nor JSON: {begins}", ns)
@@ -317,6 +335,8 @@ class Recorder:
         """Decide, once. `outcome` is what it is unless the response itself says otherwise."""
         if self.outcome is not None:
             return
+        if self._streamed and outcome != "stream_error":
+            self._note_end_mark()
         self.end_ns = ns
         if self._http.status is not None and self.headers_ns is not None and not self._ok:
             self.outcome, self.error = "http_error", self._http_error()
@@ -329,6 +349,12 @@ class Recorder:
         else:
             self.outcome, self.error = outcome, why
 
+    def _note_end_mark(self) -> None:
+        """An event that no blank line has ended counts for nothing, unless it is the mark of the end."""
+        for event in self._sse.feed(b"\n\n"):
+            with suppress(*MALFORMED):
+                self._done = self._done or self._dialect.read_event(event).done
+
     @property
     def _over(self) -> bool:
         """The stream said that it ended: its end mark, or a finish reason for every choice seen."""
@@ -336,11 +362,11 @@ class Recorder:
 
     @property
     def _has_output(self) -> bool:
-        return self._last_token_ns is not None or bool(self.usage.completion_tokens)
+        return self._last_token_ns is not None or bool(self.usage.completion_tokens or self._token_ids)
 
     def _http_error(self) -> str:
         """The message of an error body, in whatever shape, or its beginning."""
-        body = b"".join(self._whole)
+        body = bytes(self._whole)
         text = error_body_text(body) or body.decode("utf-8", "replace")
         return f"HTTP {self._http.status}: {' '.join(text.split())}".rstrip(": ")
 
@@ -370,9 +396,13 @@ class Recorder:
         """The measured row; times count from `t0_ns`. `scrub` takes secrets out of what the server said."""
         tokens, source = self.tokens()
         usage = self.usage
+        arrival_ns = self.planned.arrival_ns
+        if arrival_ns is None:  # a closed loop plans none: it is when the request was sent
+            arrival_ns = _since(self.due_ns if self.sent_ns is None else self.sent_ns, t0_ns)
         answered = self.headers_ns is not None
         return without_plan(
             self.planned,
+            arrival_ns=arrival_ns,
             due_ns=_since(self.due_ns, t0_ns),
             connect_ns=self._connect_ns,
             sent_ns=_since(self.sent_ns, t0_ns),
@@ -439,6 +469,16 @@ def retry_after_s(headers: dict[str, str]) -> float | None:
     except (ValueError, TypeError, OverflowError):
         return None
     return seconds if 0 <= seconds < float("inf") else None
+
+
+def _condensed(start: bytes) -> bytes:
+    """A blank beginning, however long, in the few bytes that are all it means to any reader."""
+    blank = start.removeprefix(_BOM)
+    if blank.strip():
+        return start
+    bom = start[: len(start) - len(blank)]
+    lines = b"\n" if b"\n" in blank or b"\r" in blank else b""
+    return bom + lines + (b"" if not blank or blank[-1:] in b"\r\n" else b" ")
 
 
 def unsent(planned: RequestRow, outcome: Outcome = "not_sent") -> RequestRow:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from ledgers.histograms import IntervalLog
 from ledgers.metrics import NEVER, completed_by, distributed_ns, send_lag_ns
@@ -29,10 +30,15 @@ class RunLog:
         record_tokens: bool = False,
         record_text: bool = False,
         scrub: Callable[[str], str] = str,
+        count_text: Callable[[str], int] | None = None,
     ) -> None:
-        """Histograms hold what completed by `t_obs_ns`, in ns from t0."""
+        """Histograms hold what completed by `t_obs_ns`, in ns from t0.
+
+        `count_text` counts tokens where the server does not; it works in a thread beside the loop.
+        """
         self.outcomes: Counter[str] = Counter()
         self.reads = ReadCounts()
+        self.never_connected = 0
         self.in_flight = 0
         self.sent = 0
         self._writer = writer
@@ -41,6 +47,9 @@ class RunLog:
         self._record_tokens = record_tokens
         self._record_text = record_text
         self._scrub = scrub
+        self._count_text = count_text
+        self._counting: deque[tuple[RequestRow, Future[int]]] = deque()
+        self._counters = ThreadPoolExecutor(1) if count_text else None
         self._t0_ns = 0
         self._histograms = IntervalLog()
         self._interval_start_ns = 0
@@ -74,7 +83,20 @@ class RunLog:
             self._histograms.record("send_lag", lag_ns)
         if not self._record_tokens:
             row.token_ns = row.token_choices = None
-        self._add(row)
+        if self._counters is not None and self._count_text is not None and row.token_source == "events":
+            # Piece by piece a text would come to more tokens than as a whole.
+            pieces = sorted(recorder.output, key=lambda piece: (piece.choice, piece.kind))
+            text = "".join(piece.text for piece in pieces)
+            self._counting.append((row, self._counters.submit(self._count_text, text)))
+        else:
+            self._add(row)
+
+    def write_counted(self, *, wait: bool = False) -> None:
+        """Write the rows whose tokens have been counted; `wait` for all."""
+        while self._counting and (wait or self._counting[0][1].done()):
+            row, counted = self._counting.popleft()
+            row.tokens, row.token_source = counted.result(), "tokenizer"
+            self._add(row)
 
     def not_sent(self, planned: RequestRow) -> None:
         self._add(unsent(planned))
@@ -107,6 +129,7 @@ class RunLog:
             self._close_interval(t_ns)
 
     def finish(self, now_ns: int) -> None:
+        self.write_counted(wait=True)
         self.sample(now_ns)
         self._close_interval(now_ns - self._t0_ns)
 
@@ -120,6 +143,9 @@ class RunLog:
 
     def _add(self, row: RequestRow) -> None:
         assert row.outcome is not None
+        self.never_connected += row.outcome == "connect_error" or (
+            row.outcome == "timeout" and row.phase == "connect"
+        )
         self.outcomes[row.outcome] += 1
         self._writer.add(row)
 

@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
+_LINE_OVERHEAD = 48  # bytes of memory for a line that is kept apart
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -26,14 +27,18 @@ class SseReader:
     """Feed it the bytes of a body in order; it gives back the events that each piece completed."""
 
     def __init__(self) -> None:
-        self._partial: list[bytes] = []  # pieces of a line whose end has not come
+        self._partial = bytearray()  # the beginning of a line whose end has not come
         self._after_cr = False  # the last byte was a CR: an LF that follows belongs to it
         self._at_start = True
         self._between = False  # exactly at the end of an event
         self._name = b""
         self._data: list[bytes] = []
-        self.held_bytes = 0
-        """Bytes of an event that has not ended."""
+        self._data_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of an event that has not ended, each line counted with what holding it takes."""
+        return len(self._partial) + self._data_bytes
 
     def feed(self, piece: bytes) -> list[SseEvent]:
         """The events completed by this piece, in order."""
@@ -51,8 +56,6 @@ class SseReader:
                 self._field(line)
             elif self._data or self._name:
                 self._dispatch(events)
-                self.held_bytes = 0
-        self.held_bytes = self.held_bytes + len(piece) if not events else sum(map(len, self._partial))
         self._between = not (self._partial or self._data or self._name or self._after_cr or self._at_start)
         return events
 
@@ -69,18 +72,18 @@ class SseReader:
             lines = piece.split(b"\n")
         rest = lines.pop()
         if lines and self._partial:
-            lines[0] = b"".join([*self._partial, lines[0]])
+            self._partial += lines[0]
+            lines[0] = bytes(self._partial)
             self._partial.clear()
-        if rest:
-            self._partial.append(rest)
+        self._partial += rest
         return lines
 
     def _without_bom(self, piece: bytes) -> bytes:
         """Hold back the first bytes for as long as they may still turn out to be a BOM."""
-        start = b"".join([*self._partial, piece])
+        start = bytes(self._partial) + piece
         self._partial.clear()
         if len(start) < len(_BOM) and _BOM.startswith(start):
-            self._partial.append(start)
+            self._partial += start
             return b""
         self._at_start = False
         return start.removeprefix(_BOM)
@@ -89,14 +92,16 @@ class SseReader:
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
+            self._data_bytes += len(line) + _LINE_OVERHEAD
         elif name == b"event":
             self._name = value.removeprefix(b" ")
         elif name == b"error":  # not in the standard: older llama.cpp servers end with such a line
-            self._name, self._data = name, [value.removeprefix(b" ")]
+            self._name, self._data, self._data_bytes = name, [value.removeprefix(b" ")], len(line)
 
     def _dispatch(self, events: list[SseEvent]) -> None:
         if self._data:
             data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
             events.append(SseEvent(self._name.decode("utf-8", "replace") if self._name else "", data))
             self._data.clear()
+            self._data_bytes = 0
         self._name = b""

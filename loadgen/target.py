@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -53,11 +54,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def path(self, endpoint: str) -> str:
         return f"{self.base_path}{endpoint}"
 
-    def tls(self, *, insecure: bool) -> ssl.SSLContext | None:
-        """A context for https, None for http. `insecure` skips the verification of the certificate."""
+    def tls(self, *, insecure: bool, ca_file: Path | None = None) -> ssl.SSLContext | None:
+        """A context for https, None for http.
+
+        `insecure` skips the verification of the certificate; `ca_file` is trusted in the system's place.
+        InputError if it cannot be read.
+        """
+        context = _context(ca_file)
         if self.scheme != "https":
             return None
-        context = ssl.create_default_context()
         context.set_alpn_protocols(["http/1.1"])
         if insecure:
             context.check_hostname = False
@@ -88,6 +93,15 @@ def parse_target(base_url: str) -> Target:
         basic_auth=auth,
         secrets=(url.password, unquote(url.password)) if url.password else (),
     )
+
+
+def _context(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError:
+        raise InputError(f"--ca-file {ca_file}: no certificates in PEM form") from None
+    except OSError as error:
+        raise InputError(f"--ca-file {ca_file}: {error.strerror}") from None
 
 
 def _ascii_path(path: str) -> str:

@@ -8,11 +8,13 @@ on connections, no proxy, no timeout but the one for connecting.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from ledgers.rows import Outcome
 from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.connection import Connection
 from loadgen.readiness import Readiness
@@ -25,6 +27,7 @@ _DRAIN_GRACE_NS = NS_PER_S
 # later belonged to a server that may have started on the request. The news of it takes a round trip.
 _LEAST_STALE_NS = 10 * NS_PER_MS
 _STALE_ROUND_TRIPS = 4
+_LONG_IDLE_NS = NS_PER_S  # so does one that was opened this long before its first request
 
 
 class Exchange(Protocol):
@@ -45,6 +48,7 @@ class Exchange(Protocol):
     def sent(self, ns: int) -> None: ...
     def feed(self, data: bytes, ns: int) -> None: ...
     def lost(self, ns: int, why: str | None) -> None: ...
+    def stop(self, outcome: Outcome, ns: int, why: str | None = None) -> None: ...
 
 
 class Transport:
@@ -58,13 +62,13 @@ class Transport:
         target: Target,
         address: Address,
         *,
+        tls: ssl.SSLContext | None = None,
         connect_timeout_s: float = 30.0,
-        insecure: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.target = target
         self.address = address
-        self.tls = target.tls(insecure=insecure)
+        self.tls = tls
         self.clock = StampClock()
         self.connect_timeout_s = connect_timeout_s
         self.connections_opened = 0
@@ -126,14 +130,17 @@ class Transport:
         """A connection opened ahead is usable."""
         if connection in self._opening:
             del self._opening[connection]
-            self._idle.append(connection)
+            self._rest(connection)
 
     def has_read(self, connection: Connection) -> None:
         """Bytes or the end have come: parse them after everything readable has been read."""
         self._dirty.append(connection)
 
-    def gone(self, connection: Connection, why: str | None) -> None:
-        """A connection ended. `why` is None when the peer closed it in order."""
+    def gone(self, connection: Connection, why: str | None, *, too_slow: bool = False) -> None:
+        """A connection ended. `why` is None when the peer closed it in order.
+
+        `too_slow`: it did not open in time.
+        """
         exchange, connection.exchange = connection.exchange, None
         connection.close()
         if exchange is None or exchange.finished:
@@ -144,7 +151,10 @@ class Transport:
             self.resent += 1
             self._assign(exchange, connection.request, fresh=True)
             return
-        exchange.lost(now, why)
+        if too_slow:
+            exchange.stop("timeout", now, why)
+        else:
+            exchange.lost(now, why)
         self.on_finished(exchange)
 
     def closed(self, connection: Connection) -> None:
@@ -196,14 +206,19 @@ class Transport:
         connection.exchange = None
         if exchange.reusable and connection.request_gone:
             connection.used = True
-            self._idle.append(connection)
+            self._rest(connection)
         else:
             connection.close()
+
+    def _rest(self, connection: Connection) -> None:
+        connection.idle_since_ns = time.monotonic_ns()
+        self._idle.append(connection)
 
     def _was_stale(self, connection: Connection, exchange: Exchange, now_ns: int) -> bool:
         soon_ns = max(_LEAST_STALE_NS, _STALE_ROUND_TRIPS * (self.address.connect_ns or 0))
         recent = exchange.sent_ns is None or now_ns - exchange.sent_ns < soon_ns
-        return connection.used and not exchange.answered and recent
+        rested = connection.idle_since_ns is not None and now_ns - connection.idle_since_ns > _LONG_IDLE_NS
+        return (connection.used or rested) and not exchange.answered and recent
 
     def _drain(self) -> None:
         """Parse for a slice of time, then let the loop read and send before going on."""

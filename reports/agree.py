@@ -60,6 +60,8 @@ def agree(replay: Replay) -> Agreement:
     _simulate(replay, "simulated", replay.ledger, {})
     served = Run(replay.out / "served")
     requests, cancels = served_inputs(served.rows())
+    if not requests:
+        raise TargetError("no request reached the mock server, so there is nothing to compare")
     received = Ledger(name=f"{replay.ledger.name} as received", rows=requests)
     _simulate(replay, "resimulated", received, cancels)
     agreement = compare(_inputs(replay))
@@ -101,6 +103,9 @@ def native_row(row: RequestRow) -> dict[str, Any]:
         "output_tokens": row.output_tokens,
         "prompt": row.prompt,
         "prefix": row.prefix,
+        "prefix_tokens": row.prefix_tokens,
+        "hash_ids": row.hash_ids,
+        "block_tokens": row.block_tokens,
         # A float has too few digits for the nanoseconds of a long trace.
         "arrival_s": msgspec.Raw(seconds(row.arrival_ns or 0).encode()),
     }
@@ -173,7 +178,7 @@ def _inputs(replay: Replay) -> Inputs:
             raise TargetError(f"{run.path}: this run did not come to its end, so nothing can be compared")
     anchor_ns, t0_ns = served.info.clock.t0_monotonic_ns, measured.info.clock.t0_monotonic_ns
     if anchor_ns is None or t0_ns is None:
-        raise TargetError("no request reached the mock server, so there is nothing to compare")
+        raise TargetError(f"{replay.out}: the two runs cannot be brought to one clock")
     rows = list(measured.rows())
     planned_id = {row.request_id: row.id for row in rows if row.request_id}
     id_of = {row.id: planned_id.get(row.request_id or "", row.id) for row in served.rows()}

@@ -12,12 +12,14 @@ from ledgers.settings import SchedulerSettings, Slo
 
 TIMES = (
     "arrival_ns",
+    "due_ns",
     "sent_ns",
     "received_ns",
     "headers_ns",
     "prefill_start_ns",
     "prefill_end_ns",
     "first_token_ns",
+    "first_content_ns",
     "last_token_ns",
     "end_ns",
 )

@@ -11,7 +11,17 @@ from itertools import takewhile
 from textwrap import fill, wrap
 from typing import Any
 
-from ledgers.metrics import classify, e2e_ns, leave_ns, meets, origin_ns, queue_delay_ns, tpot_ns, ttft_ns
+from ledgers.metrics import (
+    classify,
+    e2e_ns,
+    held_ns,
+    leave_ns,
+    meets,
+    origin_ns,
+    queue_delay_ns,
+    tpot_ns,
+    ttft_ns,
+)
 from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import RunInfo
 from ledgers.settings import Slo
@@ -19,12 +29,15 @@ from ledgers.units import NS_PER_S
 
 WIDTH = 80
 DASH = "-"
+LONG_DRAIN = 0.1  # of the window
 LEAST_SHOWN = 8  # characters of an id
 CENSORED = "† not all completed in the window: the figure is over those that did"
 RESTS = "* rests on the largest sample"
 LATENCIES = {
+    "held_ms": "held back",
     "queue_delay_ms": "queue delay",
     "ttft_ms": "TTFT",
+    "ttfc_ms": "TTFC",
     "ttft_from_send_ms": "TTFT from send",
     "tpot_ms": "TPOT",
     "itl_ms": "ITL",
@@ -91,6 +104,8 @@ def heading(info: RunInfo, summary: dict[str, Any]) -> str:
     parts.append(f"window {summary['window_s']:.2f} s")
     if info.clock.stamp_source:
         parts.append(f"{info.clock.stamp_source} stamps")
+    if summary["scheduled"] and not summary["completed"]:
+        parts.append("NOTHING COMPLETED")
     if not summary["complete"]:
         parts.append("NOT COMPLETE")
     if info.interrupted:
@@ -102,26 +117,43 @@ def accounting(summary: dict[str, Any]) -> str:
     """The sum that always adds up, with the failures by class."""
     names = ("completed", "failed", "cancelled", "rejected", "unfinished", "not_sent")
     counts = " + ".join(f"{summary[name]} {name.replace('_', ' ')}" for name in names if summary[name])
-    lines = [f"{summary['scheduled']} scheduled = {counts or 'none'}"]
+    retries = f" ({summary['retries']} of them retries)" if summary["retries"] else ""
+    lines = wrap(
+        f"{summary['scheduled']} scheduled{retries} = {counts or 'none'}", WIDTH, subsequent_indent="  "
+    )
     for failure in summary["failures"]:
-        phase = f" in {failure['phase']}" if failure["phase"] else ""
-        text = f"{failure['count']} {failure['outcome']}{phase}: {failure['error']}"
+        text = _failure(failure)
         lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", max_lines=2)
-    if summary["censored"]:
+    if summary["failed_tokens"]:
+        lines.append(f"  {summary['failed_tokens']} tokens of failed requests are in no figure below")
+    if summary["censored"] and summary["completed"]:
         lines.append(CENSORED)
     return "\n".join(lines)
 
 
+def _failure(failure: dict[str, Any]) -> str:
+    after_ms = failure["after_send_p50_ms"]
+    median = "p50 " if failure["count"] > 1 else ""
+    return (
+        f"{failure['count']} {failure['outcome']}"
+        + (f" in {failure['phase']}" if failure["phase"] else "")
+        + ("" if after_ms is None else f", {median}{ms(after_ms)} ms after the send")
+        + (f": {failure['error']}" if failure["error"] else "")
+    )
+
+
 def latency_table(summary: dict[str, Any]) -> str:
-    """Percentiles lead, the mean comes last; all in ms."""
+    """Percentiles lead, the mean comes last; all in ms. Empty if there is none."""
     rows = []
     for key, name in LATENCIES.items():
         found = summary.get(key)
-        if found:
+        if found and (key != "ttfc_ms" or summary["reasoning"]["requests"]):
             cells = [marked(summary, key, p, found) for p in PERCENTILES]
             rows.append([name, *cells, str(found["n"])])
     if summary["censored"]:
         rows += _estimates(summary["kaplan_meier"])
+    if not rows:
+        return ""
     marks = any("*" in cell for row in rows for cell in row)
     text = table(["ms", *PERCENTILES, "n"], rows)
     return f"{text}\n{RESTS}" if marks else text
@@ -130,7 +162,7 @@ def latency_table(summary: dict[str, Any]) -> str:
 def _estimates(found: dict[str, Any]) -> Iterator[list[str]]:
     """Kaplan-Meier rows: what the percentiles are likely to be once all have ended."""
     for key, estimate in found.items():
-        if estimate:
+        if estimate and estimate["p50"] is not None:
             cells = [ms(estimate[name]) if name in estimate else DASH for name in PERCENTILES]
             yield [f"{LATENCIES[key]}, estimate", *cells, str(estimate["n"])]
 
@@ -145,6 +177,7 @@ def rates(summary: dict[str, Any]) -> str:
     """Throughput, goodput, concurrency and what else is one figure."""
     pairs = [
         ("throughput", _with(summary["throughput_rps"], "req/s")),
+        ("until the last arrival", _with(_undiluted(summary), "req/s")),
         ("tokens", _with(summary["token_throughput_tps"], "tokens/s")),
         ("goodput", _with(summary["goodput_rps"], "req/s")),
         ("attainment", DASH if summary["attainment"] is None else f"{summary['attainment']:.1%}"),
@@ -156,16 +189,61 @@ def rates(summary: dict[str, Any]) -> str:
     return _wrapped([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
 
 
-def client_health(client: dict[str, Any]) -> str:
-    """Whether the load generator did what was asked of it, in a line or two."""
+def _undiluted(summary: dict[str, Any]) -> float | None:
+    """The throughput without the drain, where that is long enough to make a difference."""
+    drain_s = summary["window_s"] - summary["arrivals_s"]
+    return summary["throughput_arrivals_rps"] if drain_s > LONG_DRAIN * summary["window_s"] else None
+
+
+def deliveries(summary: dict[str, Any]) -> str:
+    """What the server delivered, held against what was asked."""
+    lines = [
+        fill(f"{kind} tokens {_as_planned(summary['lengths'][kind])}", WIDTH, subsequent_indent="  ")
+        for kind in ("prompt", "output")
+        if summary["lengths"][kind]
+    ]
+    cached, reasoning = summary["cached_tokens_share"], summary["reasoning"]
+    facts = []
+    if summary["token_sources"]:
+        facts.append(f"tokens counted by {', '.join(summary['token_sources'])}")
+    if cached is not None:
+        facts.append(f"{cached:.1%} of the prompt tokens cached")
+    if reasoning["requests"]:
+        tokens = "" if reasoning["tokens"] is None else f", {reasoning['tokens']} tokens"
+        facts.append(f"reasoning in {reasoning['requests']} requests{tokens}")
+    return "\n".join(line for line in [*lines, _wrapped(facts, " | ")] if line)
+
+
+def _as_planned(found: dict[str, Any]) -> str:
+    n, equal = found["n"], found["as_planned"]
+    if n == equal:
+        return f"as planned in all {n} requests"
+    least, most = (
+        f"{found[name]:+d}" if found[name] else "0" for name in ("min_difference", "max_difference")
+    )
+    span = least if least == most else f"{least} to {most}"
+    return f"as planned in {equal} of {n} requests; off by {span}, on average {found['mean_difference']:+.1f}"
+
+
+def client_health(client: dict[str, Any], *, held: bool = False) -> str:
+    """Whether the load generator did what was asked of it, in a line or two.
+
+    Where requests were held back, they may leave in bursts that nobody asked for.
+    """
     cpu, several = client["cpu_share_mean"], client["reads_with_several_events_share"]
     pairs = [
         ("asked", _with(client["asked_rps"], "req/s")),
         ("sent", _with(client["achieved_rps"], "req/s")),
         ("CPU", DASH if cpu is None else f"{cpu:.1%} of a core"),
         ("reads with several tokens", DASH if several is None else f"{several:.1%}"),
+        ("waits for a connection up to", _with(_long_wait_ms(client["connect_wait_ms"]), "ms")),
+        ("most sent in 100 ms", str(client["most_sent_in_100_ms"]) if held else DASH),
     ]
     return _wrapped([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
+
+
+def _long_wait_ms(worst: dict[str, float] | None) -> float | None:
+    return worst["max"] if worst and worst["max"] >= 1 else None
 
 
 def _kv(summary: dict[str, Any]) -> str:
@@ -208,9 +286,11 @@ def run_text(info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] 
     blocks.append(littles_law(summary))
     client = summary["client"]
     if client:
-        blocks.append(client_health(client))
+        blocks.append(deliveries(summary))
+        blocks.append(client_health(client, held=summary["held_ms"] is not None))
     if client and client["client_limited"]:
         blocks.insert(1, fill("CLIENT-LIMITED: " + "; ".join(client["reasons"]), WIDTH))
+    blocks.append("\n".join(fill(f"warning: {warning}", WIDTH) for warning in summary["warnings"]))
     blocks += [fill(f"note: {note}", WIDTH) for note in info.notes]
     if rows is not None:
         blocks.append(request_table(rows, info.config.slo, round(summary["window_s"] * NS_PER_S)))
@@ -222,7 +302,7 @@ def request_table(rows: Sequence[RequestRow], slo: Slo, t_obs_ns: int) -> str:
 
     A column of which nothing is known is left out.
     """
-    columns = ["id", "class", "prompt", "output", "arrival", "queue", "TTFT", "TPOT", "E2E", "SLO"]
+    columns = ["id", "class", "prompt", "output", "arrival", "held", "queue", "TTFT", "TPOT", "E2E", "SLO"]
     ordered = sorted(rows, key=lambda row: origin_ns(row) or 0)
     cells = [_request_cells(row, slo, t_obs_ns) for row in ordered]
     if not cells:
@@ -241,6 +321,7 @@ def _request_cells(row: RequestRow, slo: Slo, t_obs_ns: int) -> list[str]:
         str(row.prompt_tokens),
         str(row.output_tokens),
         DASH if arrival is None else f"{arrival / 1e9:.3f}",
+        _ns(held_ns(row) or None),
         _ns(queue_delay_ns(row)),
         _ns(ttft_ns(row)),
         DASH if tpot is None else ms(float(tpot) / 1e6),

@@ -17,13 +17,23 @@ MAY_IMPORT = {
     "reports": {"reports", "ledgers", "mock_server"},
 }
 OURS = {*MAY_IMPORT, "tokentick"}
+CLIENT_CORES = (
+    "sse.py",
+    "http1.py",
+    "inflate.py",
+    "recorder.py",
+    "pacing.py",
+    "negotiation.py",
+    "wording.py",
+)
 PURE = [
     *(ROOT / "mock_server" / "policies").glob("*.py"),
     *(
         ROOT / "mock_server" / name
         for name in ("scheduler.py", "simulate.py", "engine.py", "openai.py", "sse.py")
     ),
-    *(ROOT / "loadgen" / name for name in ("sse.py", "http1.py", "recorder.py", "pacing.py")),
+    *(ROOT / "loadgen" / name for name in CLIENT_CORES),
+    *(ROOT / "loadgen" / "dialects").glob("*.py"),
     *(
         ROOT / "ledgers" / name
         for name in ("metrics.py", "distributions.py", "concurrency.py", "queueing.py")

@@ -130,9 +130,37 @@ def test_a_fraction_of_a_millisecond_is_exact() -> None:
     assert row.time_ns == 27_482_123_456
 
 
+def test_mooncake_says_what_prompts_share() -> None:
+    """Labels for blocks of 512 tokens, as many as each prompt has."""
+    rows = rows_of((TRACES / "mooncake_conversation.head12.jsonl").read_bytes())
+    assert {row.block_tokens for row in rows} == {512}
+    assert rows[0].hash_ids == list(range(14))
+    assert all(row.hash_ids and len(row.hash_ids) == -(-row.prompt_tokens // 512) for row in rows)
+
+
+@pytest.mark.parametrize("hash_ids", ["", ', "hash_ids": null', ', "hash_ids": []'])
+def test_a_prompt_may_share_nothing(hash_ids: str) -> None:
+    (row,) = rows_of(f'{{"timestamp": 1, "input_length": 5, "output_length": 2{hash_ids}}}')
+    assert (row.hash_ids, row.block_tokens) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("record", "fault"),
     [
+        ('{"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": 7}', "hash_ids is 7"),
+        ('{"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": ["7"]}', "hash_ids holds '7'"),
+        (
+            '{"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": [7.5]}',
+            "hash_ids holds '7.5'",
+        ),
+        (
+            '{"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": [true]}',
+            "hash_ids holds True",
+        ),
+        (
+            '{"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": [9223372036854775808]}',
+            "not an integer of 64 bits",
+        ),
         ('{"timestamp": 1, "input_length": 5, "output_length": true}', "output_length is True"),
         ('{"timestamp": 1, "input_length": -5, "output_length": 2}', "input_length is -5"),
         ('{"timestamp": 1, "input_length": 5.5, "output_length": 2}', "input_length is '5.5'"),
@@ -157,8 +185,8 @@ def test_a_bad_mooncake_row_is_named_by_line_and_field(record: str, fault: str) 
 
 def test_native_csv_can_say_everything() -> None:
     (row,) = rows_of(
-        "id,arrival_s,prompt_tokens,output_tokens,class,session,turn,prefix\n"
-        "a-1,1700000000.123456789,12,3,chat,s1,0,system\n"
+        "id,arrival_s,prompt_tokens,output_tokens,class,session,turn,prefix,prefix_tokens\n"
+        "a-1,1700000000.123456789,12,3,chat,s1,0,system,12\n"
     )
     assert row == TraceRow(
         line=2,
@@ -170,6 +198,7 @@ def test_native_csv_can_say_everything() -> None:
         session="s1",
         turn=0,
         prefix="system",
+        prefix_tokens=12,
     )
 
 
@@ -183,6 +212,36 @@ def test_native_jsonl_says_the_same_as_native_csv() -> None:
     (from_csv,), (from_json,) = rows_of(text), rows_of(line)
     assert from_csv.time_ns == from_json.time_ns == Fraction(17_000_000_001_234_567_891, 10)
     assert (from_json.class_, from_json.session) == ("chat", None)
+
+
+def test_native_jsonl_labels_blocks() -> None:
+    """Labels for fewer blocks than the prompt has say nothing of the rest."""
+    line = '{"prompt_tokens": 40, "output_tokens": 3, "hash_ids": [7, -8], "block_tokens": 16}'
+    (row,) = rows_of(line)
+    assert (row.hash_ids, row.block_tokens) == ([7, -8], 16)
+    assert "unknown column 'hash_ids'" in refusal("prompt_tokens,output_tokens,hash_ids\n1,1,1\n")
+
+
+@pytest.mark.parametrize(
+    ("shared", "fault"),
+    [
+        ({"prefix_tokens": 3}, "prefix_tokens is given without a prefix"),
+        ({"prefix": "a", "prefix_tokens": 41}, "prefix_tokens is 41, but the prompt has 40"),
+        ({"prefix": "a", "prefix_tokens": 0}, "prefix_tokens is 0"),
+        ({"hash_ids": [1]}, "hash_ids and block_tokens need each other"),
+        ({"block_tokens": 16}, "hash_ids and block_tokens need each other"),
+        ({"hash_ids": [1], "block_tokens": 0}, "block_tokens is 0"),
+        ({"hash_ids": [1, 2, 3, 4], "block_tokens": 16}, "4 hash_ids, but the prompt has 3 blocks"),
+        ({"hash_ids": [1.5], "block_tokens": 16}, "hash_ids holds '1.5'"),
+        ({"hash_ids": [1], "block_tokens": 16, "prefix": "a"}, "neither prompt nor prefix"),
+        ({"hash_ids": [1], "block_tokens": 16, "prompt": "able " * 40}, "neither prompt nor prefix"),
+    ],
+)
+def test_what_prompts_share_must_fit_them(shared: dict[str, object], fault: str) -> None:
+    line = json.dumps({"prompt_tokens": 40, "output_tokens": 1, **shared})
+    message = refusal(line)
+    assert message.startswith("trace: line 1: ")
+    assert fault in message
 
 
 def test_a_shape_is_no_time() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from ledgers.errors import InputError
 from ledgers.ledger import Ledger
-from ledgers.load import load_ledger, make_ledger
+from ledgers.load import cut_to_duration, load_ledger, make_ledger
 from ledgers.options import (
     ledger_from,
     ledger_options,
@@ -25,7 +25,9 @@ from ledgers.options import (
     window_from,
     window_options,
 )
+from ledgers.rows import encode
 from ledgers.settings import PRESETS, Slo
+from reports.agree import native_row
 
 TRACES = Path(__file__).parent / "data" / "traces"
 AZURE = str(TRACES / "azure_2023_conv.head8tail3.csv")
@@ -158,6 +160,55 @@ def test_rows_of_a_trace_without_tokens_are_left_out_and_counted(write: Callable
         "2 rows without output tokens left out",
         "1 row without prompt tokens left out",
     ]
+
+
+# --- what prompts share
+
+
+def test_a_ledger_written_out_by_agree_is_read_back_the_same(tmp_path: Path) -> None:
+    """What prompts share is a part of the ledger, and of its digest."""
+    source = str(TRACES / "mooncake_conversation.head12.jsonl")
+    ledger = load_ledger(source, speed=Fraction(3))
+    path = tmp_path / "planned.jsonl"
+    path.write_bytes(b"".join(encode(native_row(row)) + b"\n" for row in ledger.rows))
+    back = load_ledger(str(path))
+    assert back.rows == ledger.rows
+    assert back.rows[1].hash_ids == [0, *range(14, 28)]
+    assert back.sha256() == ledger.sha256()
+    back.rows[1].hash_ids = [1, *range(14, 28)]
+    assert back.sha256() != ledger.sha256()
+
+
+def test_a_prefix_comes_through_agree_as_well(write: Callable[[str], str], tmp_path: Path) -> None:
+    text = "id,arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens\na,0,10,2,system,4\nb,0.5,9,2,,\n"
+    ledger = load_ledger(write(text))
+    path = tmp_path / "planned.jsonl"
+    path.write_bytes(b"".join(encode(native_row(row)) + b"\n" for row in ledger.rows))
+    assert load_ledger(str(path)).rows == ledger.rows
+    assert (ledger.rows[0].prefix, ledger.rows[0].prefix_tokens, ledger.rows[1].prefix) == ("system", 4, None)
+
+
+def test_more_labels_than_blocks_are_left_out_and_counted(write: Callable[[str], str]) -> None:
+    """1024 tokens are two blocks of 512: a third label has nothing to stand for. Traces with one exist."""
+    line = '{"timestamp": %d, "input_length": 1024, "output_length": 9, "hash_ids": [%s]}\n'
+    ledger = load_ledger(write(line % (0, "1, 2, 3") + line % (9, "1, 2") + line % (20, "1")))
+    assert [row.hash_ids for row in ledger.rows] == [[1, 2], [1, 2], [1]]
+    assert ledger.notes[0].startswith("1 row with more hash_ids than the prompt has blocks")
+
+
+# --- a run that is to end
+
+
+def test_a_ledger_can_be_cut_to_a_duration(write: Callable[[str], str]) -> None:
+    """0, 1, 2, 7 s cut to 2 s are 0 and 1: what arrives at the end is too late. It is said."""
+    ledger = load_ledger(write(native(["0", "1", "2", "7"])))
+    cut = cut_to_duration(ledger, Fraction(2))
+    assert arrivals_of(cut) == [0, S]
+    assert cut.notes == [*ledger.notes, "the last 2 of 4 requests left out: they arrive at 2 s or later"]
+    assert len(ledger.rows) == 4
+    assert cut_to_duration(ledger, Fraction(8)).notes == ledger.notes
+    with pytest.raises(InputError, match=r"trace\.csv: no request arrives within 0 s"):
+        cut_to_duration(ledger, Fraction(0))
 
 
 # --- lengths without times

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgers.vocabulary import text_pieces
 from loadgen.alarm import Alarm
-from loadgen.pacing import Schedule
+from loadgen.pacing import Places, Schedule
 
 MS = 1_000_000
 arrivals = st.lists(st.integers(0, 10_000), min_size=1, max_size=40).map(sorted)
@@ -86,14 +85,6 @@ def test_arrivals_that_decrease_are_refused() -> None:
         Schedule([5, 4])
 
 
-@given(st.integers(0, 300), st.integers(1, 50), st.integers(), st.integers(0, 9))
-def test_text_made_in_pieces_is_the_same_text(tokens: int, piece: int, seed: int, index: int) -> None:
-    """How the making is cut up does not change what is sent."""
-    text = " ".join(text_pieces(tokens, seed, index, piece))
-    assert len(text.split()) == tokens
-    assert text == " ".join(text_pieces(tokens, seed, index, 301))
-
-
 async def test_the_alarm_rings_at_absolute_times_and_never_early() -> None:
     """Twenty deadlines 3.3 ms apart: none early, and half of them within a millisecond."""
     rung = asyncio.Event()
@@ -124,3 +115,39 @@ async def test_an_alarm_for_the_past_rings_at_once_and_a_new_time_replaces_the_o
     alarm.close()
     assert len(rung) == 2
     assert rung[1] >= now + 30 * MS
+
+
+def test_places_under_a_cap_are_given_in_the_order_in_which_they_came_free() -> None:
+    """Eight arrivals 100 ms apart, one place, 500 ms of service: the k-th may go at k * 500 ms."""
+    places = Places(1)
+    due = []
+    for k in range(8):
+        due.append(places.take(k * 100))
+        assert places.full
+        places.give_back((due[-1] or 0) + 500)
+    assert due == [0, 500, 1000, 1500, 2000, 2500, 3000, 3500]
+
+
+def test_a_place_that_was_free_before_makes_nobody_wait() -> None:
+    """Due is then the arrival itself."""
+    places = Places(2)
+    assert (places.left, places.take(0), places.left, places.take(10)) == (2, 0, 1, 10)
+    places.give_back(50)
+    assert (places.full, places.take(70)) == (False, 70)
+
+
+def test_without_a_cap_there_is_always_a_place() -> None:
+    """And nothing to say about when it came free."""
+    places = Places()
+    assert [places.take(k) for k in range(1000)] == [None] * 1000
+    assert (places.left, places.full) == (None, False)
+
+
+def test_a_closed_schedule_sends_nothing_more() -> None:
+    """What is left is told once."""
+    schedule = Schedule([0, 10, 20])
+    schedule.start(100)
+    assert schedule.take_due(100) == 0
+    assert schedule.close() == 2
+    assert (schedule.take_due(1000), schedule.remaining, schedule.close()) == (None, 0, 0)
+    assert (schedule.wake_ns(), schedule.prepare_ns(), schedule.unsent_soon(1000)) == (None, None, 0)

@@ -154,6 +154,30 @@ def test_done_is_compared_whole() -> None:
     assert (row.outcome, row.events, row.end_ns) == ("completed", 2, 30 * MS)
 
 
+@pytest.mark.parametrize("end", ["eof", "reset", "stop"])
+@pytest.mark.parametrize("mark", ["data: [DONE]", "data: [DONE]\n", "data:[DONE]\r"])
+def test_the_end_mark_needs_no_blank_line(mark: str, end: str) -> None:
+    """The last thing that a server says is understood even if it says it without an end."""
+    made = recorder()
+    made.feed(HEAD + (delta(content="a") + mark).encode(), 30 * MS)
+    assert not made.finished
+    if end == "stop":
+        made.stop("timeout", 40 * MS, "too slow")
+    else:
+        made.lost(40 * MS, None if end == "eof" else "Connection reset by peer")
+    row = made.row(0)
+    assert (row.outcome, row.error, row.events) == ("completed", None, 1)
+
+
+@pytest.mark.parametrize(
+    "rest", ['data: {"error":{"message":"x"}}\n', delta(content="b")[:-1], "data: [DONE", "data: [DONE] x"]
+)
+def test_nothing_else_counts_without_its_blank_line(rest: str) -> None:
+    """An event that has not ended is none, as the standard has it."""
+    row = replay([(10, delta(content="a") + rest)], end_ms=20)
+    assert (row.outcome, row.events) == ("truncated", 1)
+
+
 @pytest.mark.parametrize(
     "event",
     [

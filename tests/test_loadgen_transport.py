@@ -61,7 +61,8 @@ async def connected(
     async with scripted_server(answer, tls) as server:
         scheme = "https" if tls else "http"
         target = parse_target(f"{scheme}://127.0.0.1:{server.port}")
-        transport = Transport(target, await find_address(target, 5), insecure=insecure)
+        tls_here = target.tls(insecure=insecure)
+        transport = Transport(target, await find_address(target, 5), tls=tls_here)
         server.connections = 0
         try:
             yield server, transport

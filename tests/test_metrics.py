@@ -18,10 +18,14 @@ from ledgers.metrics import (
     classify,
     completion_ns,
     e2e_ns,
+    entered_ns,
+    gaps_ns,
+    held_ns,
     meets,
     queue_delay_ns,
     send_lag_ns,
     tpot_ns,
+    ttfc_ns,
     ttft_from_send_ns,
     ttft_ns,
     window_ns,
@@ -84,6 +88,60 @@ def test_one_token_has_no_tpot() -> None:
 def test_tpot_goes_by_tokens_not_by_events() -> None:
     """Ten tokens in four events between 1000 and 1090 ms: 10 ms per token, not 109."""
     assert tpot_ns(row(first_token_ns=1000 * MS, last_token_ns=1090 * MS, tokens=10, events=4)) == 10 * MS
+
+
+def test_what_the_run_held_back_is_no_fault_of_the_sender() -> None:
+    """Due at 160 ms for want of a place, sent at 163: held for 60 ms, 3 ms late, and TTFT has it all."""
+    held = row(due_ns=160 * MS, sent_ns=163 * MS)
+    assert (held_ns(held), send_lag_ns(held), ttft_ns(held)) == (60 * MS, 3 * MS, 100 * MS)
+    assert held_ns(row()) == 0
+    assert held_ns(row(sent_ns=None)) is None
+
+
+def test_a_closed_loop_holds_nothing_back() -> None:
+    """There the arrival is the send, a little after the place came free."""
+    sent = row(due_ns=100 * MS, arrival_ns=103 * MS, sent_ns=103 * MS)
+    assert (held_ns(sent), send_lag_ns(sent), ttft_ns(sent)) == (0, 3 * MS, 97 * MS)
+
+
+def test_a_retry_counts_from_its_first_arrival_but_is_in_flight_from_its_own_start() -> None:
+    again = row(id="R1~1", retry_of="R1", due_ns=180 * MS, sent_ns=181 * MS)
+    assert (ttft_ns(again), held_ns(again), entered_ns(again)) == (100 * MS, 80 * MS, 180 * MS)
+    assert entered_ns(row(due_ns=180 * MS)) == 100 * MS
+
+
+def test_reasoning_is_in_ttft_and_not_in_ttfc() -> None:
+    """Reasoning from 200 ms on, the answer from 230: tokens count both, once."""
+    thought = row(first_content_ns=230 * MS, reasoning_tokens=3)
+    assert (ttft_ns(thought), ttfc_ns(thought), tpot_ns(thought)) == (100 * MS, 130 * MS, 10 * MS)
+    assert ttfc_ns(row()) is None
+
+
+TWO_CHOICES: dict[str, Any] = {
+    "token_ns": [t * MS for t in (100, 105, 120, 125, 140, 145)],
+    "token_choices": [0, 1, 0, 1, 0, 1],
+    "choices": 2,
+    "first_token_ns": 100 * MS,
+    "last_token_ns": 145 * MS,
+    "decode_ns": 80 * MS,
+    "tokens": 6,
+}
+
+
+def test_gaps_and_tpot_are_those_of_a_choice_never_across() -> None:
+    """Two choices side by side, each with a token every 20 ms: no gap is 5 or 15 ms, and TPOT is 20."""
+    both = row(**TWO_CHOICES)
+    assert gaps_ns(both) == [20 * MS] * 4
+    assert tpot_ns(both) == 20 * MS
+    assert meets(both, (None, 20 * MS, None))
+    assert not meets(both, (None, 20 * MS - 1, None))
+    assert tpot_ns(row(**TWO_CHOICES | {"tokens": 2})) is None
+
+
+def test_a_gap_is_between_two_tokens() -> None:
+    """Tokens at 500, 510 and 520 ms have two gaps: the first token's time is none."""
+    assert gaps_ns(row(token_ns=[500 * MS, 510 * MS, 520 * MS])) == [10 * MS, 10 * MS]
+    assert gaps_ns(row(token_ns=[500 * MS])) == []
 
 
 def test_an_answer_that_was_not_streamed_has_e2e_only() -> None:
@@ -379,3 +437,23 @@ def test_what_was_never_sent_does_not_extend_the_window_of_an_interrupted_run() 
     assert seen.window_ns("drain", cut_short=True) == 241 * MS
     assert seen.window_ns("drain", cut_short=False) == 3600 * S
     assert ceil(seen.window_ns(1.4, cut_short=False) / S) == 3602
+
+
+def test_columns_say_what_the_definitions_say() -> None:
+    """One formula: the figures over many requests are those of each of them."""
+    rows = [row(), row(**TWO_CHOICES), row(tokens=1), row(streamed=False, first_token_ns=None)]
+    seen = Observations(Slo())
+    for made in rows:
+        seen.add(made)
+    assert seen.tpot(range(4)) == [float(tpot) for made in rows if (tpot := tpot_ns(made)) is not None]
+    assert seen.known("send_lag", range(4)) == [send_lag_ns(made) for made in rows]
+
+
+def test_a_request_that_was_tried_again_is_in_flight_once_at_a_time() -> None:
+    """Failed at 10 ms, tried again from 30 to 50: never two at once, though both arrived at 0."""
+    seen = Observations(Slo())
+    seen.add(row(arrival_ns=0, outcome="http_error", end_ns=10 * MS, last_token_ns=None))
+    seen.add(row(arrival_ns=0, due_ns=30 * MS, retry_of="R1", last_token_ns=50 * MS))
+    assert seen.in_flight(seen.statuses(S)).peak() == 1
+    assert seen.in_flight(seen.statuses(S)).mean(0, 50 * MS) == (10 + 20) / 50
+    assert seen.stays([1]) == [20 * MS]

@@ -309,7 +309,7 @@ def test_a_full_disk_ends_the_server_with_one_line(tmp_path: Path) -> None:
     """The first row that cannot be written stops the server, and the file is named."""
     arguments = ["serve", "--port", "0", "--json", "--out", str(tmp_path / "served"), "--ticks", "none"]
     process = subprocess.Popen(
-        [*on_full_disk(3000), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*on_full_disk(4000), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     server = MockServer(json.loads(process.stdout.readline())["url"], process, tmp_path / "served")

@@ -228,6 +228,17 @@ def summary_of(path: Path, rows: list[RequestRow], **config: Any) -> dict[str, A
     return summarize(Run(write_run(path / "run", rows, RunConfig(**config), kind="measured")))
 
 
+def summary_with_loop_lag(path: Path, rows: list[RequestRow], *lags_ms: int) -> dict[str, Any]:
+    """The same with health samples, a second each."""
+    writer = RunWriter(path / "run", RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo("test")))
+    for row in rows:
+        writer.add(row)
+    for lag_ms in lags_ms:
+        writer.add_health({"t_ns": 1, "loop_lag_max_ns": lag_ms * MS})
+    writer.close(complete=True)
+    return summarize(Run(path / "run"))
+
+
 def test_the_fields_of_the_contract(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, [measured("A", 0, 100)])
     contract = (
@@ -328,6 +339,15 @@ def test_late_sends_are_in_ttft_and_beside_it(tmp_path: Path) -> None:
     assert summary["client"]["reasons"] == ["5 of 5 requests were sent more than 10 ms late"]
 
 
+def test_a_server_slow_to_accept_does_not_make_the_client_the_bottleneck(tmp_path: Path) -> None:
+    """Sent 40 ms late, of which the connection took 35 to open: shown as lag, but not the client's fault."""
+    rows = [measured(f"R{i}", i, 100 + i, sent_ns=(40 + i) * MS, connect_ns=35 * MS) for i in range(5)]
+    summary = summary_of(tmp_path, rows)
+    assert summary["send_lag_ms"]["p50"] == 40.0
+    assert summary["client"]["connect_wait_ms"]["p50"] == 35.0
+    assert not summary["client"]["client_limited"]
+
+
 def test_one_hiccup_does_not_make_the_client_the_bottleneck(tmp_path: Path) -> None:
     rows = [measured(f"R{i}", i * 100, i * 100 + 90) for i in range(11)]
     rows[3].sent_ns = 330 * MS
@@ -380,13 +400,15 @@ def test_itl_is_weighted_by_gaps_and_tpot_by_requests(tmp_path: Path) -> None:
     assert summary["tpot_ms"]["mean"] == pytest.approx(55)
 
 
-def test_tokens_per_event_stands_beside(tmp_path: Path) -> None:
-    assert summary_of(tmp_path, [measured("A", 0, 100, tokens=10, events=4)])["tokens_per_event"] == 2.5
-
-
 def test_a_single_token_is_not_in_tpot(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, [measured("A", 0, 100), measured("B", 0, 50, tokens=1, events=1)])
     assert (summary["tpot_ms"]["n"], summary["tpot_ms"]["max"]) == (1, 25.0)
+
+
+def test_a_request_without_a_gap_has_no_itl(tmp_path: Path) -> None:
+    """One event that carried all tokens: nothing is known of gaps, which is not the same as 0."""
+    row = measured("A", 0, 50, tokens=16, events=1, last_token_ns=50 * MS, token_ns=[50 * MS])
+    assert summary_of(tmp_path, [row])["itl_ms"] is None
 
 
 def test_unknown_token_counts_make_the_token_throughput_unknown(tmp_path: Path) -> None:
@@ -438,6 +460,221 @@ def test_classes_add_up_to_the_whole(tmp_path: Path) -> None:
     for name in ("scheduled", "completed", "slo_met", "goodput_rps", "throughput_rps"):
         assert sum(c[name] for c in classes.values()) == pytest.approx(summary[name])
     assert classes["long"]["e2e_ms"]["max"] == max(100 + 9 * i for i in (1, 3, 5, 7))
+
+
+# Held back, tried again
+
+
+def test_waiting_under_a_cap_is_in_ttft_and_no_fault_of_the_sender(tmp_path: Path) -> None:
+    """Eight arrive every 100 ms, one at a time is served for 500: held 1400 ms on average, in E2E 1900."""
+    rows = [
+        measured(
+            f"R{i}",
+            i * 100,
+            (i + 1) * 500,
+            due_ns=i * 500 * MS if i else None,
+            sent_ns=(i * 500 + 1) * MS,
+            first_token_ns=(i * 500 + 50) * MS,
+        )
+        for i in range(8)
+    ]
+    summary = summary_of(tmp_path, rows)
+    assert (summary["held_ms"]["mean"], summary["held_ms"]["max"], summary["held_ms"]["n"]) == (1400, 2800, 8)
+    assert (summary["e2e_ms"]["mean"], summary["ttft_ms"]["mean"]) == (1900, 1450)
+    assert (summary["send_lag_ms"]["max"], summary["client"]["client_limited"]) == (1.0, False)
+    assert summary["client"]["asked_rps"] == pytest.approx(10)
+    assert summary["client"]["achieved_rps"] == pytest.approx(2)
+
+
+def test_where_nothing_was_held_back_there_is_no_figure_for_it(tmp_path: Path) -> None:
+    assert summary_of(tmp_path, [measured("A", 0, 100)])["held_ms"] is None
+
+
+def test_bursts_are_seen_where_places_come_free_together(tmp_path: Path) -> None:
+    """Four places, all freed at once every second: four within 100 ms, twice."""
+    rows = [measured(f"R{i}", i * 125, 4_000, sent_ns=(i // 4 * 1000 + i % 4 * 33) * MS) for i in range(8)]
+    assert summary_of(tmp_path, rows)["client"]["most_sent_in_100_ms"] == 4
+    assert summary_of(tmp_path / "none", [])["client"]["most_sent_in_100_ms"] is None
+
+
+def test_retries_are_rows_but_nobody_asked_for_them(tmp_path: Path) -> None:
+    """Two planned, one of them tried three times: four attempts, two asked for, one completed."""
+    rows = [failed("A", 0, 10), measured("B", 100, 200)]
+    rows += [
+        msgspec.structs.replace(failed(f"A~{i}", 0, 300 * i), retry_of="A", due_ns=280 * i * MS)
+        for i in (1, 2)
+    ]
+    path = write_run(tmp_path / "run", rows, RunConfig(), kind="measured", requests=2)
+    summary = summarize(Run(path))
+    assert [summary[name] for name in ("scheduled", "completed", "failed", "retries", "without_row")] == [
+        4,
+        1,
+        3,
+        2,
+        0,
+    ]
+    assert summary["client"]["asked_rps"] == pytest.approx(10)
+    assert summary["concurrency_peak"] == 1
+
+
+def test_throughput_without_the_drain_stands_beside(tmp_path: Path) -> None:
+    """Ten a second for ten seconds, each done in 50 ms, and one that takes a minute."""
+    rows = [measured(f"R{i}", i * 100, i * 100 + 50) for i in range(101)] + [measured("slow", 0, 60_000)]
+    summary = summary_of(tmp_path, rows)
+    assert summary["throughput_rps"] == pytest.approx(102 / 60)
+    assert summary["throughput_arrivals_rps"] == pytest.approx(10.0)
+    assert (summary["arrivals_s"], summary["window_s"]) == (10.0, 60.0)
+    assert summary_of(tmp_path / "burst", [measured("A", 0, 50)])["throughput_arrivals_rps"] is None
+
+
+# What was delivered
+
+
+def test_lengths_are_held_against_the_plan(tmp_path: Path) -> None:
+    """Prompts of 4 tokens came as 4, 4, 7 and unknown; outputs of 3 as 3, 3, 1, and once by events only."""
+    rows = [
+        measured("A", 0, 100, usage_prompt_tokens=4, token_source="usage"),
+        measured("B", 0, 100, usage_prompt_tokens=4, token_source="usage"),
+        measured("C", 0, 100, usage_prompt_tokens=7, token_source="usage", tokens=1),
+        measured("D", 0, 100, token_source="events", tokens=9, events=9),
+        failed("F", 0, 100),
+    ]
+    summary = summary_of(tmp_path, rows)
+    lengths = summary["lengths"]
+    assert lengths["prompt"] == {
+        "n": 3,
+        "as_planned": 2,
+        "mean_difference": 1.0,
+        "min_difference": 0,
+        "max_difference": 3,
+    }
+    assert (lengths["output"]["n"], lengths["output"]["as_planned"]) == (3, 2)
+    assert (lengths["output"]["min_difference"], lengths["output"]["max_difference"]) == (-2, 0)
+    assert summary["token_sources"] == {"events": 1, "usage": 3}
+    assert any("how many tokens came in 1 of 4 requests" in warning for warning in summary["warnings"])
+
+
+def test_lengths_of_which_nothing_is_known_are_null(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [measured("A", 0, 100, tokens=None)])
+    assert summary["lengths"] == {"prompt": None, "output": None}
+    assert summary["tokens_per_event"] is summary["cached_tokens_share"] is None
+    assert summary["events_sharing_a_read_share"] is None
+
+
+def test_two_choices_may_deliver_twice_the_length(tmp_path: Path) -> None:
+    """And an event with a token of each is no event with two tokens."""
+    both = measured("A", 0, 100, tokens=6, choices=2, events=3, decode_ns=100 * MS, token_source="usage")
+    summary = summary_of(tmp_path, [both])
+    assert summary["lengths"]["output"]["as_planned"] == 1
+    assert (summary["tokens_per_event"], summary["tpot_ms"]["max"]) == (None, 25.0)
+
+
+def test_tokens_per_event_stands_beside_and_warns(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [measured("A", 0, 100, tokens=10, events=4)])
+    assert summary["tokens_per_event"] == 2.5
+    assert summary["warnings"] == ["an event carried 2.50 tokens on average: ITL is by event, TPOT by token"]
+
+
+def test_cached_and_reasoning_tokens_are_told_beside_and_never_added(tmp_path: Path) -> None:
+    """10 tokens, 6 of them reasoning, and 3 of 4 prompt tokens from a cache."""
+    row = measured("A", 0, 100, tokens=10, events=10, token_source="usage", reasoning_tokens=6)
+    row.first_content_ns, row.usage_prompt_tokens, row.cached_tokens = 80 * MS, 4, 3
+    summary = summary_of(tmp_path, [row])
+    assert summary["token_throughput_tps"] == pytest.approx(10 / 0.1)
+    assert summary["reasoning"] == {"requests": 1, "tokens": 6}
+    assert (summary["ttft_ms"]["p50"], summary["ttfc_ms"]["p50"]) == (50.0, 80.0)
+    assert summary["cached_tokens_share"] == 0.75
+
+
+CLUMPED: dict[str, Any] = {"tokens": 128, "events": 128, "output_tokens": 128, "token_source": "usage"}
+
+
+def test_clumped_streams_are_said_and_change_no_figure(tmp_path: Path) -> None:
+    """64 events in one read at 400 ms and 64 at 800: 126 of 127 gaps are 0, and that is nobody's ITL."""
+    stamps = [400 * MS] * 64 + [800 * MS] * 64
+    row = measured("A", 0, 800, **CLUMPED, shared_reads=126, token_ns=stamps, first_token_ns=400 * MS)
+    summary = summary_with_loop_lag(tmp_path, [row], 1, 1, 900)
+    assert summary["events_sharing_a_read_share"] == 126 / 127
+    assert (summary["itl_ms"]["p50"], summary["itl_ms"]["max"], summary["itl_ms"]["n"]) == (0.0, 400.0, 127)
+    clumped, piece = summary["warnings"]
+    assert clumped.startswith("clumped streams: 99%")
+    assert "a proxy or the server" in clumped
+    assert piece.startswith("1 of 1 streams of at least 8 events")
+
+
+def test_a_client_that_reads_late_is_not_taken_for_a_proxy(tmp_path: Path) -> None:
+    summary = summary_with_loop_lag(tmp_path, [measured("A", 0, 800, **CLUMPED, shared_reads=126)], 1, 40, 60)
+    (warning,) = summary["warnings"]
+    assert "this client was slow to read" in warning
+    assert "proxy" not in warning
+
+
+def test_a_fifth_of_shared_reads_is_not_yet_clumped(tmp_path: Path) -> None:
+    """Of 20 gaps 4 within a read are chance, 5 are not; of fewer nothing is said."""
+    rows = [measured("A", 0, 800, tokens=5, events=5, shared_reads=4)]
+    assert summary_of(tmp_path / "few", rows)["warnings"] == []
+    rows = [measured("A", 0, 800, tokens=21, events=21, shared_reads=4)]
+    assert summary_of(tmp_path / "4", rows)["warnings"] == []
+    rows[0].shared_reads = 5
+    assert len(summary_of(tmp_path / "5", rows)["warnings"]) == 1
+
+
+# Failures
+
+
+def test_no_class_of_failures_hides_behind_many_causes(tmp_path: Path) -> None:
+    """A server that numbers its errors, and one timeout: the causes told add up to all that failed."""
+    rows = [
+        msgspec.structs.replace(
+            failed(f"H{i}", 0, 10 + i), error=f"HTTP 500: number {i // 2}", phase="headers"
+        )
+        for i in range(20)
+    ]
+    rows += [msgspec.structs.replace(failed("T", 0, 5_000, "timeout"), error="late", phase="first_token")]
+    failures = summary_of(tmp_path, rows)["failures"]
+    assert sum(failure["count"] for failure in failures) == 21
+    assert failures[5:] == [
+        {
+            "outcome": "http_error",
+            "phase": None,
+            "error": "5 other causes",
+            "count": 10,
+            "after_send_p50_ms": 24.0,
+        },
+        {
+            "outcome": "timeout",
+            "phase": "first_token",
+            "error": "late",
+            "count": 1,
+            "after_send_p50_ms": 5000.0,
+        },
+    ]
+
+
+def test_tokens_of_failed_requests_are_told_apart(tmp_path: Path) -> None:
+    """5 tokens came before the connection broke: they are not in the throughput, and not lost."""
+    rows = [measured("A", 0, 100), measured("B", 0, 100, outcome="truncated", tokens=5)]
+    summary = summary_of(tmp_path, rows)
+    assert (summary["token_throughput_tps"], summary["failed_tokens"]) == (pytest.approx(30), 5)
+    assert summary_of(tmp_path / "none", rows[:1])["failed_tokens"] is None
+
+
+def test_send_lag_is_that_of_every_request_sent(tmp_path: Path) -> None:
+    """A late send of a request that failed then is no less late."""
+    rows = [measured("A", 0, 100), msgspec.structs.replace(failed("F", 0, 100), sent_ns=40 * MS)]
+    assert summary_of(tmp_path, rows)["send_lag_ms"]["max"] == 40.0
+
+
+def test_what_is_not_finite_or_unknown_is_null_in_strict_json(tmp_path: Path) -> None:
+    """No NaN, no infinity, whatever is missing."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    for name, rows in {"none": [], "failed": [failed("F", 0, 0)], "at once": [measured("A", 0, 0)]}.items():
+        path = write_run(tmp_path / name, rows, RunConfig(slo=Slo(e2e_ms=1)), kind="measured")
+        write_summary(path)
+        json.loads((path / "summary.json").read_bytes(), parse_constant=refuse)
 
 
 # Files

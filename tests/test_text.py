@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ledgers.rows import TickRow
-from reports.text import tick_lines
+from ledgers.rows import RequestRow, TickRow
+from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter
+from ledgers.summary import summarize
+from reports.text import run_text, tick_lines
 from tests.conftest import COMMAND, tokentick
+
+MS = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +59,113 @@ def test_a_report_does_not_need_utf_8(overload: Path) -> None:
     result = tokentick("report", "run", cwd=overload, command=[*command, *COMMAND])
     assert result.returncode == 0, result.stderr
     assert "16 scheduled" in result.stdout
+
+
+def measured(number: int, **fields: Any) -> RequestRow:
+    """A request every 100 ms, sent at once, with 20 tokens from 50 to 800 ms after its arrival."""
+    arrival = number * 100 * MS
+    known: dict[str, Any] = {
+        "id": f"R{number:03}",
+        "prompt_tokens": 100,
+        "output_tokens": 20,
+        "arrival_ns": arrival,
+        "sent_ns": arrival,
+        "first_token_ns": arrival + 50 * MS,
+        "first_content_ns": arrival + 50 * MS,
+        "last_token_ns": arrival + 800 * MS,
+        "end_ns": arrival + 801 * MS,
+        "tokens": 20,
+        "events": 20,
+        "shared_reads": 0,
+        "token_source": "usage",
+        "usage_prompt_tokens": 100,
+        "streamed": True,
+        "outcome": "completed",
+    }
+    return RequestRow(**known | fields)
+
+
+def failed(number: int, outcome: str, phase: str, error: str) -> RequestRow:
+    nothing = dict.fromkeys(("first_token_ns", "first_content_ns", "last_token_ns", "events", "tokens"))
+    return measured(number, outcome=outcome, phase=phase, error=error, **nothing)
+
+
+def text_of(path: Path, rows: list[RequestRow]) -> list[str]:
+    """The lines printed of a measured run; all fit the terminal."""
+    info = RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo("trace.jsonl"))
+    writer = RunWriter(path / "run", info)
+    for row in rows:
+        writer.add(row)
+    writer.close(complete=True)
+    lines = run_text(info, summarize(Run(path / "run")), rows).splitlines()
+    assert max(map(len, lines)) <= 80
+    return lines
+
+
+def test_a_plain_run_is_shown_without_what_it_has_not(tmp_path: Path) -> None:
+    """No row for requests held back, for reasoning, no warning."""
+    lines = text_of(tmp_path, [measured(i) for i in range(100)])
+    shown = [line.split("  ")[0] for line in lines]
+    assert {"TTFT", "TPOT", "E2E", "send lag"} <= set(shown)
+    assert not {"held back", "TTFC", "TTFT, estimate"} & set(shown)
+    assert not any(line.startswith("warning") for line in lines)
+    assert "prompt tokens as planned in all 100 requests" in lines
+
+
+def test_percentiles_lead_and_the_mean_comes_last(tmp_path: Path) -> None:
+    (header,) = (line for line in text_of(tmp_path, [measured(0)]) if line.startswith("ms "))
+    assert header.split() == ["ms", "p50", "p90", "p95", "p99", "max", "mean", "n"]
+
+
+def test_reasoning_has_a_row_for_the_answer_behind_it(tmp_path: Path) -> None:
+    rows = [measured(i, first_content_ns=(i * 100 + 700) * MS, reasoning_tokens=12) for i in range(100)]
+    lines = text_of(tmp_path, rows)
+    (ttfc,) = (line for line in lines if line.startswith("TTFC"))
+    assert ttfc.split()[1:3] == ["700.0", "700.0"]
+    assert any("reasoning in 100 requests, 1200 tokens" in line for line in lines)
+
+
+def test_requests_held_back_and_tried_again_are_named_as_such(tmp_path: Path) -> None:
+    rows = [failed(0, "http_error", "headers", "HTTP 429: slow down")]
+    again = {"id": "R000~1", "retry_of": "R000", "due_ns": 900 * MS, "sent_ns": 900 * MS}
+    rows += [measured(0, **again, first_token_ns=950 * MS, last_token_ns=990 * MS)]
+    rows += [measured(i) for i in range(1, 5)]
+    lines = text_of(tmp_path, rows)
+    assert "6 scheduled (1 of them retries) = 5 completed + 1 failed" in lines
+    assert any(line.startswith("held back") for line in lines)
+    (row,) = (line for line in lines if line.startswith("R000~1"))
+    assert "900.0" in row.split()
+
+
+def test_every_kind_of_failure_stands_above_the_latencies(tmp_path: Path) -> None:
+    """Five kinds, one of them with an error of its own for each request: none is left out."""
+    rows = [measured(i) for i in range(20)]
+    rows += [failed(20 + i, "http_error", "headers", f"HTTP 503: {i} is too many " * 9) for i in range(9)]
+    kinds = {"timeout": "first_token", "connect_error": "connect", "empty": "first_token"}
+    rows += [failed(30, outcome, phase, f"this is {outcome}") for outcome, phase in kinds.items()]
+    rows += [measured(31, outcome="truncated", phase="streaming", error="broken", tokens=7)]
+    above = "\n".join(text_of(tmp_path, rows)).partition("TTFT")[0]
+    assert "33 scheduled = 20 completed + 13 failed" in above
+    for outcome in (*kinds, "truncated", "http_error"):
+        assert outcome in above
+    assert "7 tokens of failed requests" in above
+    assert "801.0 ms after the send" in above
+
+
+def test_nothing_completed_is_said_first(tmp_path: Path) -> None:
+    """And there is no table of latencies that nobody had."""
+    lines = text_of(tmp_path, [failed(i, "http_error", "headers", "HTTP 401: bad key") for i in range(5)])
+    assert "NOTHING COMPLETED" in lines[0]
+    assert "5 scheduled = 5 failed" in lines
+    assert not any(line.startswith(("TTFT", "E2E")) for line in lines)
+
+
+def test_clumped_streams_are_warned_of(tmp_path: Path) -> None:
+    lines = text_of(tmp_path, [measured(i, shared_reads=18) for i in range(3)])
+    assert any(line.startswith("warning: clumped streams: 95%") for line in lines)
+
+
+def test_a_straggler_does_not_hide_the_throughput_before_it(tmp_path: Path) -> None:
+    rows = [measured(i) for i in range(101)] + [measured(0, id="slow", last_token_ns=60_000 * MS)]
+    (line,) = (line for line in text_of(tmp_path, rows) if line.startswith("throughput"))
+    assert "throughput 1.70 req/s | until the last arrival 9.30 req/s" in line

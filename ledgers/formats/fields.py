@@ -41,6 +41,7 @@ class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "cla
 
     `time_ns` is exact, in the file's own origin; `at` is the time of a shape without a unit. A row has one of
     them, or neither when the file gives lengths alone. Zero tokens mean that the trace has none for the row.
+    The fields from `prompt` on are those of a planned row.
     """
 
     line: int
@@ -54,6 +55,9 @@ class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "cla
     turn: int | None = None
     prompt: str | None = None
     prefix: str | None = None
+    prefix_tokens: int | None = None
+    hash_ids: list[int] | None = None
+    block_tokens: int | None = None
 
 
 def located(source: str, line: int, problem: object) -> InputError:
@@ -198,6 +202,16 @@ def label(value: Any, field: str) -> str:
             f"{field} is {shown(value)}, not a text of 1 to {MOST_LABEL_CHARS} printable characters"
         )
     return text
+
+
+def hash_ids(value: Any, field: str) -> list[int] | None:
+    """Labels of a prompt's blocks: integers of 64 bits, None if there are none. ValueError for all else."""
+    if type(value) is not list:
+        raise ValueError(f"{field} is {shown(value)}, not a list of integers")
+    for id in value:
+        if type(id) is not int or not -(2**63) <= id < 2**63:
+            raise ValueError(f"{field} holds {shown(id)}, not an integer of 64 bits")
+    return value or None
 
 
 def shown(value: Any) -> str:

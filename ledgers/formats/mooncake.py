@@ -1,6 +1,7 @@
 """Mooncake's traces: JSONL with `timestamp` (ms), `input_length`, `output_length` and `hash_ids`.
 
-The hash ids, which say what prompts share, are not read yet. https://github.com/kvcache-ai/Mooncake
+A hash id labels 512 tokens of a prompt, the last one what is left; equal ids are equal content.
+https://github.com/kvcache-ai/Mooncake
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ledgers.formats.fields import TraceRow
 
 name = "mooncake"
 MS_PER_S = 1000
+BLOCK_TOKENS = 512
 
 
 class Record(msgspec.Struct):
@@ -24,6 +26,7 @@ class Record(msgspec.Struct):
     timestamp: Any = None
     input_length: Any = None
     output_length: Any = None
+    hash_ids: Any = None
 
 
 def detects(head: bytes) -> bool:
@@ -39,11 +42,14 @@ def read(file: BufferedReader, source: str) -> Iterator[TraceRow]:
 def _row(line: int, record: Record) -> TraceRow:
     if record.timestamp is None:
         raise ValueError("timestamp is missing")
+    hash_ids = None if record.hash_ids is None else fields.hash_ids(record.hash_ids, "hash_ids")
     return TraceRow(
         line=line,
         time_ns=fields.nanoseconds(fields.decimal(record.timestamp, "timestamp") / MS_PER_S),
         prompt_tokens=_tokens(record.input_length, "input_length"),
         output_tokens=_tokens(record.output_length, "output_length"),
+        hash_ids=hash_ids,
+        block_tokens=BLOCK_TOKENS if hash_ids else None,
     )
 
 

@@ -1,7 +1,8 @@
 """Our own format: CSV with a header, or JSONL; it can say everything a planned request has.
 
 `prompt_tokens, output_tokens`, and for the time `arrival_s` (seconds), `at` (a shape without a unit) or
-neither; optionally `id, class, session, turn, prompt, prefix`. Anything else is refused: a column with a
+neither; optionally `id, class, session, turn, prompt`, and what prompts share: `prefix` with `prefix_tokens`,
+or in JSONL `hash_ids`, labels for blocks of `block_tokens` tokens. Anything else is refused: a column with a
 typing mistake would otherwise be lost without a word.
 """
 
@@ -14,12 +15,14 @@ from typing import Any, TypeVar
 
 from ledgers.formats import fields
 from ledgers.formats.fields import TraceRow
+from ledgers.units import ceil_div
 from ledgers.vocabulary import count_tokens
 
 name = "native"
 TIMES = ("arrival_s", "at")
 LENGTHS = ("prompt_tokens", "output_tokens")
-FIELDS = (*TIMES, *LENGTHS, "id", "class", "session", "turn", "prompt", "prefix")
+COLUMNS = (*TIMES, *LENGTHS, "id", "class", "session", "turn", "prompt", "prefix", "prefix_tokens")
+FIELDS = (*COLUMNS, "hash_ids", "block_tokens")
 T = TypeVar("T")
 
 
@@ -37,7 +40,7 @@ def read(file: BufferedReader, source: str) -> Iterator[TraceRow]:
 def _records(file: BufferedReader, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
     if fields.first_line(file.peek()).startswith("{"):
         return fields.json_records(file, source, dict[str, Any])
-    return fields.csv_records(file, source, needed=("output_tokens",), known=FIELDS)
+    return fields.csv_records(file, source, needed=("output_tokens",), known=COLUMNS)
 
 
 def _row(line: int, record: dict[str, Any]) -> TraceRow:
@@ -45,19 +48,47 @@ def _row(line: int, record: dict[str, Any]) -> TraceRow:
     given = {field: value for field, value in record.items() if not _blank(value)}
     if "arrival_s" in given and "at" in given:
         raise ValueError("arrival_s and at are both given, but a row has one time")
+    prompt_tokens = _prompt_tokens(given)
     return TraceRow(
         line=line,
         time_ns=_optional(given, "arrival_s", _seconds),
         at=_optional(given, "at", fields.decimal),
-        prompt_tokens=_prompt_tokens(given),
+        prompt_tokens=prompt_tokens,
         output_tokens=_tokens(given, "output_tokens"),
         id=_optional(given, "id", fields.label),
         class_=_optional(given, "class", fields.label),
         session=_optional(given, "session", fields.label),
         turn=_optional(given, "turn", lambda value, field: fields.whole(value, field, least=0)),
         prompt=given.get("prompt"),
-        prefix=_optional(given, "prefix", fields.label),
+        **_shared(given, prompt_tokens),
     )
+
+
+def _shared(given: dict[str, Any], prompt_tokens: int) -> dict[str, Any]:
+    """What a prompt shares with others. ValueError if that contradicts itself, or the prompt's length."""
+    prefix_tokens = _optional(given, "prefix_tokens", _count)
+    hash_ids = _optional(given, "hash_ids", fields.hash_ids)
+    block_tokens = _optional(given, "block_tokens", _count)
+    if ("hash_ids" in given) != ("block_tokens" in given):
+        raise ValueError("hash_ids and block_tokens need each other")
+    if hash_ids and ("prompt" in given or "prefix" in given):
+        raise ValueError("hash_ids are given, so the row can have neither prompt nor prefix")
+    if hash_ids and block_tokens and len(hash_ids) > (most := ceil_div(prompt_tokens, block_tokens)):
+        raise ValueError(f"{len(hash_ids)} hash_ids, but the prompt has {most} blocks")
+    if prefix_tokens is not None and "prefix" not in given:
+        raise ValueError("prefix_tokens is given without a prefix")
+    if prefix_tokens is not None and prefix_tokens > prompt_tokens:
+        raise ValueError(f"prefix_tokens is {prefix_tokens}, but the prompt has {prompt_tokens}")
+    return {
+        "prefix": _optional(given, "prefix", fields.label),
+        "prefix_tokens": prefix_tokens,
+        "hash_ids": hash_ids,
+        "block_tokens": block_tokens if hash_ids else None,
+    }
+
+
+def _count(value: Any, field: str) -> int:
+    return fields.whole(value, field, least=1)
 
 
 def _optional(given: dict[str, Any], field: str, convert: Callable[[Any, str], T]) -> T | None:
@@ -75,7 +106,7 @@ def _blank(value: Any) -> bool:
 def _tokens(given: dict[str, Any], field: str) -> int:
     if field not in given:
         raise ValueError(f"{field} is missing")
-    return fields.whole(given[field], field, least=1)
+    return _count(given[field], field)
 
 
 def _prompt_tokens(given: dict[str, Any]) -> int:

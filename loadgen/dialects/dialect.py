@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -12,7 +12,7 @@ from loadgen.sse import SseEvent
 # What reading a server's JSON can raise: it fails that request, never the run. Besides bad JSON and bad UTF-8
 # there is nesting without end, and numbers that no integer type holds.
 MALFORMED = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
-MOST_TOKENS = 1_000_000_000
+_SAYING = ("message", "detail", "error", "msg", "type", "code")
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -49,10 +49,10 @@ class Usage(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
     def update(self, later: Usage) -> None:
-        """Field by field, the last that is known wins."""
+        """Field by field, the last that is known wins; no 0 takes back what was counted before."""
         for field in self.__struct_fields__:
             value = getattr(later, field)
-            if value is not None:
+            if value or (value is not None and getattr(self, field) is None):
                 setattr(self, field, value)
 
 
@@ -62,12 +62,14 @@ class Reading(msgspec.Struct, gc=False):
     `output` is what was generated; an event without any is no token. `seen` and `finished` hold indexes of
     choices. `usage` counts the whole request so far, `token_ids` the tokens of this event, and `timed` is the
     server's own count of generated tokens beside its timings. `error` makes the request a failure; `done`
-    ends the stream.
+    ends the stream. `whole` says that the output is the answer from its beginning, which is news only where
+    nothing has come before.
     """
 
-    output: tuple[Output, ...] = ()
-    seen: tuple[int, ...] = ()
-    finished: tuple[int, ...] = ()
+    output: Sequence[Output] = ()
+    whole: bool = False
+    seen: Sequence[int] = ()
+    finished: Sequence[int] = ()
     finish_reason: str | None = None
     usage: Usage | None = None
     token_ids: int | None = None
@@ -88,7 +90,7 @@ class Dialect(Protocol):
     takes_ids: ClassVar[bool]
 
     def headers(self, api_key: str) -> dict[str, str]:
-        """The headers that carry the key."""
+        """The headers that the dialect needs, and those that carry the key; "" where there is none."""
 
     def body(self, ask: Ask) -> bytes:
         """The JSON body of a streamed request."""
@@ -100,35 +102,21 @@ class Dialect(Protocol):
         """What a whole JSON answer says. Raises one of MALFORMED when it cannot be read."""
 
 
-def bearer(api_key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {api_key}"}
-
-
-def encode_body(ask: Ask, own: dict[str, Any]) -> bytes:
-    """A body with the dialect's `own` fields, `extra` over them, and without what is null."""
-    body = {"model": ask.model, **own, "stream": True, **ask.extra}
-    return msgspec.json.encode({key: value for key, value in body.items() if value is not None})
-
-
-def count(value: Any) -> int | None:
-    """A number of tokens; None for what cannot be one."""
-    whole = isinstance(value, int | float) and 0 <= value <= MOST_TOKENS and value == int(value)
-    return int(value) if whole else None
-
-
 def error_text(error: Any) -> str:
     """The message of an error in any of the shapes in which servers send one."""
+    if isinstance(error, list) and len(error) == 1 and isinstance(error[0], dict) and error[0].get("error"):
+        error = error[0]
     if isinstance(error, dict):
-        for key in ("message", "detail", "error", "msg", "type", "code"):
+        for key in _SAYING:
             if error.get(key):
                 return error_text(error[key])
     return error if isinstance(error, str) else msgspec.json.encode(error).decode()
 
 
 def error_body_text(body: bytes) -> str:
-    """The message in the JSON object of an error body; "" where it is none."""
+    """The message in the JSON of an error body; "" where it is none."""
     try:
         content = msgspec.json.decode(body)
-        return error_text(content) if isinstance(content, dict) else ""
+        return error_text(content) if isinstance(content, dict | list) else ""
     except MALFORMED:
         return ""

@@ -1,27 +1,30 @@
 """OpenAI's chat completions and completions, in the spellings that compatible servers use.
 
-Leaves of the JSON are read without types: servers put null, objects and numbers where OpenAI puts text, and
-only a non-empty text (or tool call) is generated output.
+Only a non-empty text (or tool call) is generated output. An answer to either may come in the shape of the
+other.
 """
 
 from __future__ import annotations
 
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import msgspec
 
-from loadgen.dialects.dialect import Ask, Output, Reading, Usage, bearer, count, encode_body, error_text
-from loadgen.sse import SseEvent
-
-_FAILED = frozenset({"error", "abort"})
-_EVENT_NAMES = frozenset({"", "message", "error"})
-# A pair of surrogates is a character; one alone, as a cut through a character leaves it, is not.
-_SURROGATES = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+from loadgen.dialects.dialect import Ask, Output, Reading, Usage, error_text
+from loadgen.dialects.events import (
+    JsonEvents,
+    count,
+    decode_json,
+    encode_body,
+    object_of,
+    read_usage,
+    text_of,
+    written,
 )
+
+_Scalar = str | int | float | bool | None
+_NoObject = list[Any] | _Scalar  # what stands where an object is due, and says nothing
+_FAILED = frozenset({"error", "abort"})
 _FIRST = (0,)
 
 
@@ -31,16 +34,18 @@ class _Payload(msgspec.Struct, gc=False):
     content: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
+    reasoning_text: Any = None
     reasoning_details: Any = None
+    thinking: Any = None
     refusal: Any = None
     tool_calls: Any = None
     function_call: Any = None
 
 
 class _Choice(msgspec.Struct, gc=False):
-    index: int | None = None
-    delta: _Payload | None = None
-    message: _Payload | None = None
+    index: Any = 0
+    delta: _Payload | _NoObject = None
+    message: _Payload | _NoObject = None
     text: Any = None
     finish_reason: Any = None
     usage: Any = None
@@ -50,79 +55,36 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    choices: list[_Choice] | None = None
+    choices: list[_Choice | _NoObject] | dict[str, Any] | _Scalar = None
     usage: Any = None
     x_groq: Any = None
     timings: Any = None
     error: Any = None
-    object: str | None = None
+    object: Any = None
+    type: Any = None
     message: Any = None
+    detail: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Chunk)
 
 
-class _OpenAI(ABC):
-    """What chat and completions share."""
+class _OpenAI(JsonEvents):
+    """What chat and completions share: all of the reading."""
 
-    def headers(self, api_key: str) -> dict[str, str]:
-        return bearer(api_key)
-
-    def read_event(self, event: SseEvent) -> Reading:
-        data = event.data.strip()
-        if data == b"[DONE]":
-            return Reading(done=True)
-        if not data or (event.name not in _EVENT_NAMES and not data.startswith(b"{")):  # a keep-alive
-            return Reading()
-        if event.name == "error" and not data.startswith(b"{"):
-            return Reading(error=data.decode("utf-8", "replace"))
-        chunk = _decode(data)
-        if event.name == "error" and chunk.error is None:
-            chunk.error = chunk.message or "the server sent an error event"
-        return self._read(chunk)
-
-    def read_body(self, body: bytes) -> Reading:
-        return self._read(_decode(body))
-
-    def _read(self, chunk: _Chunk) -> Reading:
-        reading = Reading()
-        for choice in chunk.choices or ():
-            self._read_choice(choice, reading)
-        if chunk.usage is not None:
-            reading.usage = _usage(chunk.usage)
-        if isinstance(chunk.x_groq, dict) and chunk.x_groq.get("usage") is not None:
-            reading.usage = _usage(chunk.x_groq["usage"])
-        if chunk.timings is not None:
-            reading.timed = _timed(chunk.timings)
-        if chunk.error is not None:
-            reading.error = error_text(chunk.error)
-        elif chunk.object == "error":  # the flat shape of older servers
-            reading.error = error_text(chunk.message)
+    def _read(self, data: bytes, name: str) -> Reading:
+        chunk = decode_json(_decoder, data)
+        reading = _reading(chunk)
+        if reading.error is None and "error" in (name, chunk.object, chunk.type):
+            reading.error = _message(chunk) or "the server sent an error event"
         return reading
 
-    def _read_choice(self, choice: _Choice, reading: Reading) -> None:
-        index = choice.index or 0
-        output = tuple(self._output(index, choice))
-        reading.output = output if not reading.output else (*reading.output, *output)
-        reading.seen = _FIRST if not index and not reading.seen else (*reading.seen, index)
-        if choice.finish_reason:
-            reason = _reason(choice.finish_reason)
-            reading.finished = (*reading.finished, index)
-            if index == 0 or reading.finish_reason is None:
-                reading.finish_reason = reason
-            if reason in _FAILED:
-                reading.error = f"finish_reason {reason}"
-        if choice.usage is not None:
-            reading.usage = _usage(choice.usage)
-        ids = choice.token_ids or choice.output_ids
-        if isinstance(ids, list):
-            reading.token_ids = (reading.token_ids or 0) + len(ids)
-        if choice.error is not None:
-            reading.error = error_text(choice.error)
-
-    @abstractmethod
-    def _output(self, index: int, choice: _Choice) -> Iterator[Output]:
-        """What was generated, in non-empty pieces."""
+    def _read_whole(self, data: bytes) -> Reading:
+        chunk = decode_json(_decoder, data)
+        reading = _reading(chunk)
+        if reading.error is None and (chunk.object == "error" or not reading.seen):
+            reading.error = _message(chunk) or None
+        return reading
 
 
 class Chat(_OpenAI):
@@ -142,20 +104,6 @@ class Chat(_OpenAI):
         own = {"messages": [{"role": "user", "content": ask.prompt}], limit: ask.output_tokens}
         return encode_body(ask, {**own, **_optional(ask)})
 
-    def _output(self, index: int, choice: _Choice) -> Iterator[Output]:
-        payload = choice.delta or choice.message
-        if payload is None:
-            yield from _plain(index, choice.text)
-            return
-        if text := _reasoning(payload):
-            yield Output(index, "reasoning", text)
-        if text := _text(payload.content):
-            yield Output(index, "text", text)
-        if payload.refusal and (text := _text(payload.refusal)):
-            yield Output(index, "refusal", text)
-        if (payload.tool_calls or payload.function_call) and (text := _calls(payload)):
-            yield Output(index, "tool", text)
-
 
 class Completions(_OpenAI):
     """`POST /v1/completions`."""
@@ -168,14 +116,6 @@ class Completions(_OpenAI):
         own = {"prompt": ask.prompt, "max_tokens": ask.output_tokens}
         return encode_body(ask, {**own, **_optional(ask)})
 
-    def _output(self, index: int, choice: _Choice) -> Iterator[Output]:
-        yield from _plain(index, choice.text)
-
-
-def _plain(index: int, value: Any) -> Iterator[Output]:
-    if text := _text(value):
-        yield Output(index, "text", text)
-
 
 def _optional(ask: Ask) -> dict[str, Any]:
     known = {
@@ -186,30 +126,147 @@ def _optional(ask: Ask) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name in ask.fields}
 
 
-def _decode(data: bytes) -> _Chunk:
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError:
-        whole = _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], data)
-        if whole == data:
-            raise
-        return _decoder.decode(whole)
+def _reading(chunk: _Chunk) -> Reading:
+    reading = Reading()
+    choices = chunk.choices
+    if isinstance(choices, list):
+        if len(choices) == 1 and isinstance(choices[0], _Choice):
+            _read_choice(choices[0], reading)
+        else:
+            _read_choices([choice for choice in choices if isinstance(choice, _Choice)], reading)
+    if chunk.usage is not None:
+        reading.usage = read_usage(chunk.usage) or reading.usage
+    if isinstance(chunk.x_groq, dict):
+        reading.usage = read_usage(chunk.x_groq.get("usage")) or reading.usage
+    if chunk.timings is not None:
+        reading.timed = _timed(chunk.timings)
+    if chunk.error:
+        reading.error = error_text(chunk.error)
+    return reading
 
 
-def _usage(usage: Any) -> Usage | None:
-    if not isinstance(usage, dict):
-        return None
-    return Usage(
-        count(usage.get("prompt_tokens")),
-        count(usage.get("completion_tokens")),
-        count(_detail(usage, "prompt_tokens_details", "cached_tokens")),
-        count(_detail(usage, "completion_tokens_details", "reasoning_tokens")),
+def _read_choices(choices: list[_Choice], reading: Reading) -> None:
+    """Several choices in one event, joined; the finish reason is that of the first choice if it has one."""
+    output: list[Output] = []
+    seen: list[int] = []
+    finished: list[int] = []
+    ids = None
+    for choice in choices:
+        reason = reading.finish_reason
+        _read_choice(choice, reading)
+        output += reading.output
+        seen += reading.seen
+        finished += reading.finished
+        if reading.token_ids is not None:
+            ids = (ids or 0) + reading.token_ids
+        if reason is not None and reading.seen[0]:
+            reading.finish_reason = reason
+        reading.output, reading.finished, reading.token_ids = (), (), None
+    reading.output, reading.seen, reading.finished, reading.token_ids = output, seen, finished, ids
+
+
+def _read_choice(choice: _Choice, reading: Reading) -> None:
+    index = choice.index
+    if index != 0 or index is False:
+        index = _index(index)
+    reading.seen = seen = _FIRST if index == 0 else (index,)
+    reading.output = _output(index, choice, reading)
+    if choice.finish_reason and choice.finish_reason != "null":
+        reading.finished = seen
+        reading.finish_reason = reason = _reason(choice.finish_reason)
+        if reason.lower() in _FAILED:
+            said = choice.finish_reason.get("message") if isinstance(choice.finish_reason, dict) else None
+            reading.error = error_text(said) if said else f"finish_reason {reason}"
+    if choice.usage is not None:
+        reading.usage = read_usage(choice.usage) or reading.usage
+    ids = choice.token_ids or choice.output_ids
+    if isinstance(ids, list):
+        reading.token_ids = len(ids)
+    if choice.error:
+        reading.error = error_text(choice.error)
+
+
+def _index(value: Any) -> int:
+    if isinstance(value, str) and value.isdecimal():
+        value = float(value)
+    return count(value) or 0
+
+
+def _output(index: int, choice: _Choice, reading: Reading) -> tuple[Output, ...]:
+    """What was generated. `text` counts where the payload has nothing: some servers say it in both."""
+    payload = choice.delta
+    output: tuple[Output, ...] = ()
+    if not isinstance(payload, _Payload):
+        payload = choice.message
+        reading.whole = isinstance(payload, _Payload)
+    if isinstance(payload, _Payload):
+        output = _payload_output(index, payload)
+    if not output and choice.text and (text := text_of(choice.text)):
+        reading.whole = False
+        return (Output(index, "text", text),)
+    return output
+
+
+def _payload_output(index: int, payload: _Payload) -> tuple[Output, ...]:
+    content = payload.content
+    output = []
+    if text := _reasoning(payload):
+        output.append(Output(index, "reasoning", text))
+    if isinstance(content, list):
+        content = "".join(text_of(part) for part in content if not _is_reasoning(part))
+    if content and (text := text_of(content)):
+        output.append(Output(index, "text", text))
+    if payload.refusal and (text := text_of(payload.refusal)):
+        output.append(Output(index, "refusal", text))
+    if (payload.tool_calls or payload.function_call) and (text := _calls(payload)):
+        output.append(Output(index, "tool", text))
+    return tuple(output)
+
+
+def _reasoning(payload: _Payload) -> str:
+    """Servers that give it in several spellings give the same text in each."""
+    spellings = (
+        payload.reasoning,
+        payload.reasoning_content,
+        payload.reasoning_text,
+        payload.thinking,
+        payload.reasoning_details,
+    )
+    if any(spellings):
+        for value in spellings:
+            if text := text_of(value, "text", "summary", "content"):
+                return text
+    if not isinstance(payload.content, list):
+        return ""
+    thoughts = (part for part in payload.content if _is_reasoning(part))
+    return "".join(text_of(part, "thinking", "reasoning", "text") for part in thoughts)
+
+
+def _is_reasoning(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and kind.startswith(("think", "reason"))
+
+
+def _calls(payload: _Payload) -> str:
+    """The names and arguments of tool calls; an id alone is no generated output."""
+    calls = payload.tool_calls if isinstance(payload.tool_calls, list) else []
+    functions = [object_of(call, "function", "custom") for call in calls if isinstance(call, dict)]
+    if isinstance(payload.function_call, dict):  # the spelling before there were tools
+        functions.append(payload.function_call)
+    return "".join(
+        written(function.get(key)) for function in functions for key in ("name", "arguments", "input")
     )
 
 
-def _detail(usage: dict[str, Any], group: str, name: str) -> Any:
-    details = usage.get(group)
-    return details.get(name) if isinstance(details, dict) else None
+def _reason(value: Any) -> str:
+    """A finish reason is a text, or an object that names it as its `type`."""
+    named = value.get("type") if isinstance(value, dict) else value
+    return named if isinstance(named, str) else str(value)
+
+
+def _message(chunk: _Chunk) -> str:
+    said = chunk.message or chunk.detail
+    return error_text(said) if said else ""
 
 
 def _timed(timings: Any) -> Usage | None:
@@ -219,45 +276,3 @@ def _timed(timings: Any) -> Usage | None:
     computed, cached = count(timings.get("prompt_n")), count(timings.get("cache_n"))
     prompt = None if computed is None else computed + (cached or 0)
     return Usage(prompt, count(timings.get("predicted_n")), cached)
-
-
-def _reason(value: Any) -> str:
-    """A finish reason is a text, or an object that names it as its `type`."""
-    named = value.get("type") if isinstance(value, dict) else value
-    return named if isinstance(named, str) else str(value)
-
-
-def _text(value: Any) -> str:
-    """A text, or what the parts of a list have as theirs."""
-    return value if isinstance(value, str) else _parts(value, "text")
-
-
-def _parts(value: Any, key: str) -> str:
-    if not isinstance(value, list):
-        return ""
-    return "".join(_text(part.get(key)) for part in value if isinstance(part, dict))
-
-
-def _reasoning(payload: _Payload) -> str:
-    """Servers that give it in several spellings give the same text in each."""
-    return (
-        _text(payload.reasoning)
-        or _text(payload.reasoning_content)
-        or _parts(payload.reasoning_details, "text")
-        or _parts(payload.reasoning_details, "summary")
-        or _parts(payload.content, "thinking")
-    )
-
-
-def _calls(payload: _Payload) -> str:
-    """The names and arguments of tool calls; an id alone is no generated output."""
-    calls = payload.tool_calls if isinstance(payload.tool_calls, list) else []
-    functions = [call.get("function") for call in calls if isinstance(call, dict)]
-    functions.append(payload.function_call)  # the spelling before there were tools
-    return "".join(
-        text
-        for function in functions
-        if isinstance(function, dict)
-        for key in ("name", "arguments")
-        if (text := _text(function.get(key)))
-    )

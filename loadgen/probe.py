@@ -1,0 +1,112 @@
+"""Probes: small requests that go the way of the measured ones, one at a time, and are not recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ledgers.rows import Outcome, RequestRow
+from ledgers.vocabulary import count_tokens
+from loadgen.negotiation import IN_STREAM, Refusal, named_fields
+from loadgen.prompts import RequestEncoder
+from loadgen.recorder import Recorder
+from loadgen.server_facts import Preflight
+from loadgen.transport import Transport
+
+_LOOK_S = 0.02  # so often a probe is looked at that goes on
+
+
+class Probed(NamedTuple):
+    """What came of a probe. `refusal` is what the server said in place of an answer."""
+
+    row: RequestRow
+    refusal: Refusal | None
+    headers: Mapping[str, str]
+    ran_on: bool
+    """More came than was asked for."""
+
+    @property
+    def completed(self) -> bool:
+        return self.row.outcome == "completed"
+
+
+class _ProbeRecorder(Recorder):
+    @property
+    def error_body(self) -> bytes:
+        """The beginning of the body of an answer that is an error."""
+        return bytes(self._whole)
+
+
+class Prober:
+    """Sends requests over the run's own transport, one at a time, and stops those that run on."""
+
+    def __init__(
+        self,
+        asking: Preflight,
+        transport: Transport,
+        encoder: RequestEncoder,
+        id_prefix: str,
+        timeout_s: float,
+    ) -> None:
+        self.encoder = encoder
+        self._asking = asking
+        self._transport = transport
+        self._id_prefix = id_prefix
+        self._timeout_s = timeout_s
+        self._sent = 0
+
+    def next_id(self) -> str:
+        self._sent += 1
+        return f"{self._id_prefix}-probe-{self._sent}"
+
+    async def send(self, text: str, output_tokens: int) -> Probed:
+        """Where prompts are token ids, as many of them as the text has words."""
+        ids = self.encoder.wording.is_ids
+        row = RequestRow(
+            id="probe",
+            request_id=self.next_id(),
+            prompt_tokens=count_tokens(text),
+            output_tokens=output_tokens,
+            prompt=None if ids else text,
+        )
+        recorder = _ProbeRecorder(row, self.encoder.dialect)
+        most = output_tokens * self._choices()
+        ended = asyncio.Event()
+        self._transport.on_finished = lambda _: ended.set()
+        self._transport.send(recorder, self.encoder.encode(row, -self._sent))
+        await self._end(recorder, ended, most)
+        answer = recorder.row(0, scrub=self._asking.scrub)
+        ran_on = max(answer.tokens or 0, len(recorder.token_ns)) > most
+        return Probed(answer, self._refusal(recorder), recorder.server_headers, ran_on)
+
+    async def _end(self, recorder: Recorder, ended: asyncio.Event, most: int) -> None:
+        until = time.monotonic() + self._timeout_s
+        while not ended.is_set():
+            try:
+                await asyncio.wait_for(ended.wait(), _LOOK_S)
+            except TimeoutError:
+                if len(recorder.token_ns) > most:
+                    self._stop(recorder, "cancelled", "more output than was asked for")
+                    return
+                if time.monotonic() > until:
+                    self._stop(recorder, "timeout", f"no end within {self._timeout_s:g} s")
+                    return
+
+    def _stop(self, recorder: Recorder, outcome: Outcome, why: str) -> None:
+        self._transport.forget(recorder)
+        recorder.stop(outcome, time.monotonic_ns(), why)
+
+    def _refusal(self, recorder: _ProbeRecorder) -> Refusal | None:
+        """What the server said instead of answering: by its status, or of our fields in the stream."""
+        status, why = recorder.http_status, self._asking.short(recorder.error or "")
+        if recorder.outcome == "http_error" and status is not None:
+            return Refusal(status, why, recorder.error_body)
+        in_stream = Refusal(IN_STREAM, why)
+        told = recorder.outcome == "stream_error" and named_fields(in_stream, self.encoder.fields)
+        return in_stream if told else None
+
+    def _choices(self) -> int:
+        asked = self.encoder.extra_body.get("n")
+        return asked if isinstance(asked, int) and asked > 0 else 1

@@ -1,0 +1,466 @@
+"""A run: every request leaves when it is due, whatever became of those before it.
+
+In an open loop a request is due at its intended time; under a cap, when it has a place as well. A closed loop
+has no times of its own: a request is due when it has a place. Owns the clock of a run. What to do when comes
+from pure parts (schedule, places, patience), what happened goes to the run log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ledgers.rows import Outcome, RequestRow
+from ledgers.units import NS_PER_MS, NS_PER_S
+from loadgen.alarm import Alarm
+from loadgen.pacing import Places, Schedule
+from loadgen.patience import Patience, Retries
+from loadgen.prompts import RequestEncoder
+from loadgen.recorder import Recorder
+from loadgen.run_log import RunLog
+from loadgen.transport import Exchange, Transport
+
+_START_LEAD_NS = 20 * NS_PER_MS
+_SLICE_NS = NS_PER_MS
+_STEP_SLICE_NS = NS_PER_MS // 2
+_HEARTBEAT_NS = 20 * NS_PER_MS
+_PROGRESS_NS = 10 * NS_PER_S
+# After a standstill of ours timers ring before the loop has read what came meanwhile: it gets the time to.
+_READ_FIRST_S = 0.002
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """By what a run is paced and ended.
+
+    `most_in_flight`: the cap; None for none. `closed`: requests have no times, only a place counts.
+    `send_for_ns`: nothing is sent that long after t0. `cut_after_ns` after the last arrival, what is still in
+    flight is cut; None waits for all. `connections` are open before t0, at least.
+    """
+
+    most_in_flight: int | None = None
+    closed: bool = False
+    send_for_ns: int | None = None
+    cut_after_ns: int | None = None
+    connections: int = 0
+    patience: Patience = Patience()
+    retries: Retries = Retries()
+
+
+class _Flight(msgspec.Struct):
+    """A request on its way: which one, its how-manieth attempt, and what ends it if nothing else does."""
+
+    index: int
+    attempt: int
+    started_ns: int
+    cancels: bool
+    overdue: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+
+class _Retry(NamedTuple):
+    due_ns: int
+    number: int  # of the request in the ledger
+    attempt: int
+    row: RequestRow
+    request: bytes
+
+
+class Replay:
+    """One run of a planned ledger against a transport."""
+
+    def __init__(
+        self,
+        rows: Sequence[RequestRow],
+        schedule: Schedule,
+        encoder: RequestEncoder,
+        log: RunLog,
+        rules: Rules,
+        *,
+        record_output: bool = False,
+        show: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.t0_ns = 0
+        self.t0_unix_ns = 0
+        self.interrupted = False
+        self.left_out = 0  # of the ledger, when the time for sending was over
+        self._rows = rows
+        self._schedule = schedule
+        self._encoder = encoder
+        self._log = log
+        self._rules = rules
+        self._places = Places(rules.most_in_flight)
+        self._record_output = record_output
+        self._show = show
+        self._transport: Transport | None = None
+        self._requests: dict[int, bytes] = {}  # encoded, not sent
+        self._held_bytes = 0
+        self._room = asyncio.Event()
+        self._in_flight: dict[Recorder, _Flight] = {}
+        self._retries: list[_Retry] = []  # a heap: the next one first
+        self._retrying: set[asyncio.Task[None]] = set()  # attempts that are being encoded
+        self._last_send_ns = 0
+        self._stopped = False  # nothing more will be sent
+        self._over = asyncio.Event()
+        self._crash: BaseException | None = None
+
+    async def run(self, transport: Transport, started: Callable[[], None]) -> None:
+        """Replay the ledger; `started` is called when t0 is fixed and before the first send.
+
+        Raises what went wrong in a callback, such as InputError for a full disk.
+        """
+        self._transport = transport
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._crashed)
+        self._send_alarm = Alarm(loop, self._on_time)
+        self._stop_alarm = Alarm(loop, self._time_is_over)
+        self._cut_alarm = Alarm(loop, self._tail_is_over)
+        self._heart = Alarm(loop, self._beat)
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._interrupt)
+        await self._make_ready(transport)
+        gc.collect()
+        gc.freeze()  # a collection over everything made so far would stall the loop for milliseconds
+        self._start(started)
+        preparing = asyncio.create_task(self._prepare())
+        preparing.add_done_callback(self._task_ended)
+        try:
+            await self._over.wait()
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+                signal.signal(
+                    number, signal.SIG_IGN
+                )  # what is left is to complete the files and to show them
+            for task in (preparing, *self._retrying):
+                task.cancel()
+            for alarm in (self._send_alarm, self._stop_alarm, self._cut_alarm, self._heart):
+                alarm.close()
+            gc.unfreeze()
+        if self._crash is not None:
+            raise self._crash
+        self._log.finish(max(time.monotonic_ns(), self.t0_ns))  # an interrupt can come before t0
+
+    # Before t0
+
+    async def _make_ready(self, transport: Transport) -> None:
+        """Encode the first bodies and open the first connections: t0 must not wait for either."""
+        while not self._stopped and not self._enough_prepared:
+            index = self._schedule.take_to_prepare(0, self._held_bytes)
+            if index is None:
+                break
+            await self._encode(index)
+        transport.open_ahead(max(self._wanted_soon(0), self._rules.connections))
+        while transport.opening and not self._stopped:
+            await asyncio.sleep(0.001)
+
+    def _start(self, started: Callable[[], None]) -> None:
+        self.t0_ns = self._last_send_ns = time.monotonic_ns() + _START_LEAD_NS
+        self.t0_unix_ns = time.time_ns() + self.t0_ns - time.monotonic_ns()
+        self._schedule.start(self.t0_ns)
+        self._log.start(self.t0_ns, self.t0_unix_ns)
+        started()
+        self._beat_due_ns = self.t0_ns
+        self._second_due_ns = self.t0_ns + NS_PER_S
+        self._progress_due_ns = self.t0_ns + _PROGRESS_NS
+        self._heart.set(self._beat_due_ns)
+        if self._rules.send_for_ns is not None:
+            self._stop_alarm.set(self.t0_ns + self._rules.send_for_ns)
+        if not self._rules.closed:
+            self._set_cut(len(self._schedule))
+        self._on_time()
+
+    def _set_cut(self, sent: int) -> None:
+        """The tail begins with the last of `sent` arrivals; in a closed loop with the last send."""
+        if self._rules.cut_after_ns is not None and sent:
+            last_ns = self._last_send_ns if self._rules.closed else self._schedule.at_ns(sent - 1)
+            self._cut_alarm.set(last_ns + self._rules.cut_after_ns)
+
+    # Sending
+
+    def _on_time(self) -> None:
+        """Send what is due; after a slice of time let the loop read before going on."""
+        now = time.monotonic_ns()
+        until = now + _SLICE_NS
+        while not self._stopped and not self._places.full and self._send_next(now):
+            now = time.monotonic_ns()
+            if now > until:
+                asyncio.get_running_loop().call_soon(self._on_time)
+                return
+        if not self._stopped:
+            self._look_ahead(now)
+
+    def _send_next(self, now_ns: int) -> bool:
+        """Send one request that is due, if there is one."""
+        if self._retries and self._retries[0].due_ns <= now_ns:
+            retry = heappop(self._retries)
+            self._send(retry.number, retry.row, retry.request, retry.due_ns, retry.attempt)
+            return True
+        index = self._schedule.take_due(now_ns)
+        if index is None:
+            return False
+        row = self._rows[index]
+        request = self._requests.pop(index, None)
+        if request is None:
+            request = self._encoder.encode(row, index)
+        else:
+            self._held_bytes -= len(request)
+            self._room.set()
+        self._send(index, row, request, self._schedule.at_ns(index), attempt=0)
+        return True
+
+    def _send(self, index: int, row: RequestRow, request: bytes, wanted_ns: int, attempt: int) -> None:
+        assert self._transport is not None
+        due_ns = self._places.take(wanted_ns)
+        if due_ns is None and attempt:
+            due_ns = wanted_ns
+        now = time.monotonic_ns()
+        recorder = Recorder(
+            row,
+            self._encoder.dialect,
+            due_ns=due_ns,
+            record_text=self._record_output,
+            counts=self._log.reads,
+        )
+        flight = _Flight(index, attempt, now, self._rules.patience.cancels(index))
+        self._in_flight[recorder] = flight
+        self._watch(recorder, flight)
+        self._last_send_ns = now
+        self._log.sending(now - (wanted_ns if due_ns is None else due_ns))
+        self._transport.send(recorder, request)
+
+    def _look_ahead(self, now_ns: int) -> None:
+        """Open connections for what comes soon, and wake when the next thing is to be done."""
+        assert self._transport is not None
+        if self._places.full:
+            return  # whoever ends wakes us
+        self._transport.open_ahead(self._wanted_soon(now_ns))
+        times = [at for at in (self._schedule.wake_ns(),) if at is not None]
+        times += [retry.due_ns for retry in self._retries[:1]]
+        if times:
+            self._send_alarm.set(min(times))
+        if not self._schedule.remaining:
+            self._all_sent()
+
+    def _wanted_soon(self, now_ns: int) -> int:
+        soon = self._schedule.unsent_soon(now_ns)
+        return soon if self._places.left is None else min(soon, self._places.left)
+
+    def _all_sent(self) -> None:
+        """The ledger is through; attempts that follow a failure may still come."""
+        if self._rules.closed:
+            self._set_cut(self._schedule.sent)
+        self._check_over()
+
+    def _stop_sending(self) -> None:
+        self._stopped = True
+        self._retries.clear()
+        for task in self._retrying:
+            task.cancel()
+
+    # Ends
+
+    def finished(self, exchange: Exchange) -> None:
+        """An exchange's outcome is certain (the transport calls this)."""
+        assert isinstance(exchange, Recorder)
+        flight = self._in_flight.pop(exchange)
+        if flight.timer is not None:
+            flight.timer.cancel()
+        was_full = self._places.full
+        self._places.give_back(exchange.end_ns or time.monotonic_ns())
+        self._log.ended(exchange)
+        if not self._stopped:
+            self._retry(exchange, flight)
+            if was_full:
+                asyncio.get_running_loop().call_soon(self._on_time)
+        self._check_over()
+
+    def _retry(self, ended: Recorder, flight: _Flight) -> None:
+        """Plan the attempt that this client makes next, if it makes one."""
+        retries = self._rules.retries
+        status = ended.http_status
+        began = ended.last_token_ns is not None
+        if not retries.wanted(flight.attempt, ended.outcome, status, began):
+            return
+        wait_s = retries.wait_s(flight.index, flight.attempt, ended.retry_after_s)
+        due_ns = (ended.end_ns or time.monotonic_ns()) + round(wait_s * NS_PER_S)
+        task = asyncio.create_task(self._prepare_retry(flight.index, flight.attempt + 1, due_ns))
+        self._retrying.add(task)
+        task.add_done_callback(self._task_ended)
+
+    async def _prepare_retry(self, index: int, attempt: int, due_ns: int) -> None:
+        first = self._rows[index]
+        row = msgspec.structs.replace(
+            first,
+            id=f"{first.id}~{attempt}",
+            retry_of=first.id,
+            request_id=f"{first.request_id}~{attempt}",
+        )
+        request = await self._encoded(row, index)
+        heappush(self._retries, _Retry(due_ns, index, attempt, row, request))
+        self._on_time()
+
+    def _watch(self, recorder: Recorder, flight: _Flight) -> None:
+        """See to it that the request ends when the patience of its client does."""
+        patience = self._rules.patience
+        limit = patience.limit(flight.started_ns, recorder.last_token_ns, flight.cancels)
+        waits_s = [] if limit is None else [max(0, limit.at_ns - time.monotonic_ns()) / NS_PER_S]
+        if patience.stall_s is not None:  # the next token, which moves this limit, may come at any time
+            waits_s.append(patience.stall_s)
+        if waits_s:
+            # The loop's timers may fire a millisecond early; a request is never cut before its time.
+            flight.timer = asyncio.get_running_loop().call_later(min(waits_s) + 0.001, self._check, recorder)
+
+    def _check(self, recorder: Recorder) -> None:
+        assert self._transport is not None
+        self._transport.drain_all()  # what has come counts
+        flight = self._in_flight.get(recorder)
+        if flight is None:
+            return
+        limit = self._rules.patience.limit(flight.started_ns, recorder.last_token_ns, flight.cancels)
+        if limit is None or limit.at_ns > time.monotonic_ns():
+            flight.overdue = False
+            self._watch(recorder, flight)
+        elif not flight.overdue:
+            flight.overdue = True
+            flight.timer = asyncio.get_running_loop().call_later(_READ_FIRST_S, self._check, recorder)
+        else:
+            self._end(recorder, limit.outcome, limit.why)
+
+    def _time_is_over(self) -> None:
+        """The time for sending is over. What a closed loop has not begun with was never on offer."""
+        if self._rules.closed and not self._stopped:
+            self.left_out = self._schedule.close()
+            self._stop_sending()
+            self._all_sent()
+
+    def _tail_is_over(self) -> None:
+        self._not_sent()
+        self._cut("unfinished", "in flight when the tail ended")
+
+    def _cut(self, outcome: Outcome, why: str) -> None:
+        """End everything in flight now."""
+        self._stop_sending()
+        for recorder in list(self._in_flight):
+            self._end(recorder, outcome, why)
+        self._check_over()
+
+    def _end(self, recorder: Recorder, outcome: Outcome, why: str) -> None:
+        assert self._transport is not None
+        self._transport.drain_all()  # what has come counts
+        if recorder in self._in_flight:
+            self._transport.forget(recorder)
+            recorder.stop(outcome, time.monotonic_ns(), why)
+            self.finished(recorder)
+
+    def _not_sent(self) -> None:
+        """What is left of the ledger gets its rows."""
+        for row in self._rows[self._schedule.sent : len(self._schedule)]:
+            self._log.not_sent(row)
+        self._schedule.close()
+        self._stop_sending()
+
+    def _check_over(self) -> None:
+        waiting = self._retries or self._retrying
+        if (self._stopped or not (self._schedule.remaining or waiting)) and not self._in_flight:
+            self._over.set()
+
+    def _interrupt(self) -> None:
+        """First: send no more, let what is in flight end. Second: cut it."""
+        if self.interrupted:
+            self._cut("cancelled", "interrupted")
+            return
+        self.interrupted = True
+        self._not_sent()
+        if self._in_flight:
+            self._show(f"interrupted: waiting for {len(self._in_flight)} in flight; once more cuts them off")
+        self._set_cut(self._schedule.sent)
+        self._check_over()
+
+    def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback raised: end the run with the first such error instead of going on half blind."""
+        error = context.get("exception") or RuntimeError(context["message"])
+        self._crash = self._crash or error
+        self._over.set()
+
+    # Beside the sending
+
+    async def _prepare(self) -> None:
+        """Encode bodies ahead of their time, as far as time and room allow."""
+        while not self._stopped:
+            now = time.monotonic_ns()
+            index = None if self._enough_prepared else self._schedule.take_to_prepare(now, self._held_bytes)
+            if index is not None:
+                await self._encode(index)
+                continue
+            at_ns = self._schedule.prepare_ns()
+            if at_ns is None:
+                return
+            wait_ns = at_ns - now
+            self._room.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_ns / NS_PER_S if wait_ns > 0 else None):
+                    await self._room.wait()
+
+    @property
+    def _enough_prepared(self) -> bool:
+        """Under a cap no more than one body is needed for each place."""
+        most = self._rules.most_in_flight
+        return most is not None and len(self._requests) >= most
+
+    async def _encode(self, index: int) -> None:
+        request = await self._encoded(self._rows[index], index)
+        if index >= self._schedule.sent:  # else it was due before it was ready, and encoded on the spot
+            self._requests[index] = request
+            self._held_bytes += len(request)
+        await asyncio.sleep(0)
+
+    async def _encoded(self, row: RequestRow, index: int) -> bytes:
+        """The request as bytes, made in steps between which the loop reads and sends."""
+        until = time.monotonic_ns() + _STEP_SLICE_NS
+        steps = self._encoder.steps(row, index)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                request: bytes = done.value
+                return request
+            if time.monotonic_ns() > until:
+                await asyncio.sleep(0)
+                until = time.monotonic_ns() + _STEP_SLICE_NS
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._retrying.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._crash = self._crash or task.exception()
+            self._over.set()
+
+    def _beat(self) -> None:
+        """Fifty times a second: how late is the loop? Once a second: housekeeping and a health sample."""
+        assert self._transport is not None
+        now = time.monotonic_ns()
+        self._log.loop_lag(now - self._beat_due_ns)
+        self._log.write_counted()
+        self._beat_due_ns += _HEARTBEAT_NS * (1 + max(0, now - self._beat_due_ns) // _HEARTBEAT_NS)
+        self._heart.set(self._beat_due_ns)
+        if now >= self._second_due_ns:
+            self._second_due_ns += NS_PER_S * (1 + (now - self._second_due_ns) // NS_PER_S)
+            self._log.loop_lag(self._transport.clock.take_max_read_lag())
+            self._transport.housekeeping(now)
+            self._log.sample(now)
+        if now >= self._progress_due_ns:
+            self._progress_due_ns += _PROGRESS_NS
+            self._show(self._log.progress(now, len(self._rows)))
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
