@@ -1,16 +1,20 @@
-# `make demo` and `make test` need Python 3.11 or newer and nothing else.
+# `make demo` and `make test` need Python 3.11 or newer and nothing else; `test-all` also x86_64 Linux.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: demo test lint lock clean
+.PHONY: demo test test-all lint lock clean
 
 demo: .venv/installed ## the toy ledger against the mock server, under every policy: do they agree?
 	@rm -rf runs/demo
 	$(BIN)/tokentick agree toy --preset head-of-line --policy all --out runs/demo
 
-test: .venv/installed-dev ## all tests
+test: .venv/installed-dev ## all tests that need no other server
 	$(BIN)/python -m pytest
+
+test-all: .venv/installed-real ## all tests, also those against a real server
+	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/real
 
 lint: .venv/installed-dev ## style and types
 	$(BIN)/ruff check .
@@ -29,9 +33,14 @@ lint: .venv/installed-dev ## style and types
 	@$(PIP) --require-hashes -r .lock/dev.txt
 	@touch $@
 
+.venv/installed-real: .venv/installed-dev .lock/real.txt
+	@$(PIP) --require-hashes -r .lock/real.txt
+	@touch $@
+
 lock: ## pin what pyproject.toml allows today (needs uv)
 	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra build -o .lock/base.txt
 	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra build --extra dev -c .lock/base.txt -o .lock/dev.txt
+	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra build --extra real -c .lock/dev.txt -o .lock/real.txt
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -62,6 +62,7 @@ class Connection:
         self._ended = False
         self._why: str | None = None  # why it ended; None for an orderly close
         self._send_error: str | None = None
+        self.ended_after_ns: int | None = None  # the peer's end came after this
         self._floor_ns = 0
         self._taken_ns = 0  # when a request began to wait for it
         self._connect_timer: asyncio.TimerHandle | None = None
@@ -246,6 +247,7 @@ class Connection:
         assert self._sock is not None
         self._transport.readiness.forget(self._sock.fileno())
         self._ended, self._why = True, why
+        self.ended_after_ns = self._transport.awake_ns
         if not self._pieces:
             self._transport.has_read(self)
 

@@ -27,6 +27,7 @@ _DRAIN_GRACE_NS = NS_PER_S
 # later belonged to a server that may have started on the request. The news of it takes a round trip.
 _LEAST_STALE_NS = 10 * NS_PER_MS
 _STALE_ROUND_TRIPS = 4
+_AWAKE_EVERY_S = 0.02
 _LONG_IDLE_NS = NS_PER_S  # so does one that was opened this long before its first request
 
 
@@ -72,6 +73,8 @@ class Transport:
         self.clock = StampClock()
         self.connect_timeout_s = connect_timeout_s
         self.connections_opened = 0
+        self._rang_ns = 0
+        self.awake_ns = 0  # when we last had the time to see what had come
         self.resent = 0  # requests sent again because the kept connection turned out to be dead
         self.on_finished: Callable[[Exchange], None] = lambda exchange: None
         self._idle: list[Connection] = []
@@ -81,6 +84,7 @@ class Transport:
         self._dirty: deque[Connection] = deque()
         self._drain_scheduled = False
         self.readiness = Readiness(self.loop, self._drain)
+        self._stay_awake()
 
     # What the driver calls
 
@@ -122,6 +126,7 @@ class Transport:
         for connection in (*self._idle, *self._opening, *self._busy.values(), *self._draining):
             connection.exchange = None
             connection.close()
+        self._awake_timer.cancel()
         self.readiness.close()
 
     # What connections call
@@ -216,9 +221,16 @@ class Transport:
 
     def _was_stale(self, connection: Connection, exchange: Exchange, now_ns: int) -> bool:
         soon_ns = max(_LEAST_STALE_NS, _STALE_ROUND_TRIPS * (self.address.connect_ns or 0))
-        recent = exchange.sent_ns is None or now_ns - exchange.sent_ns < soon_ns
+        # While we were away the news may have been waiting for us: the earliest that it can have come counts.
+        ended_ns = now_ns if connection.ended_after_ns is None else connection.ended_after_ns
+        recent = exchange.sent_ns is None or ended_ns - exchange.sent_ns < soon_ns
         rested = connection.idle_since_ns is not None and now_ns - connection.idle_since_ns > _LONG_IDLE_NS
         return (connection.used or rested) and not exchange.answered and recent
+
+    def _stay_awake(self) -> None:
+        # Timers can ring before the loop looks at sockets; what came before the last one has been seen by now.
+        self.awake_ns, self._rang_ns = self._rang_ns, time.monotonic_ns()
+        self._awake_timer = self.loop.call_later(_AWAKE_EVERY_S, self._stay_awake)
 
     def _drain(self) -> None:
         """Parse for a slice of time, then let the loop read and send before going on."""
@@ -230,6 +242,7 @@ class Transport:
         if self._dirty and not self._drain_scheduled:
             self._drain_scheduled = True
             self.loop.call_soon(self._go_on)
+        self.awake_ns = time.monotonic_ns()
 
     def _go_on(self) -> None:
         self._drain_scheduled = False

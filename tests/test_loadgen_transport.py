@@ -213,6 +213,22 @@ async def test_only_a_dead_kept_connection_is_worth_a_second_try(
         assert (len(server.posts), transport.resent) == (posts, resent)
 
 
+async def test_a_connection_that_died_while_we_were_away_was_dead() -> None:
+    """The news of it waits for 300 ms because the loop is busy: still sent once more."""
+
+    async def hang_up_on_second(request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.number == 1:
+            writer.transport.abort()
+        else:
+            await quick(request, writer)
+
+    async with connected(hang_up_on_second) as (_, transport):
+        await exchange(transport)
+        asyncio.get_running_loop().call_later(0, time.sleep, 0.3)
+        row = await exchange(transport)
+    assert (row.outcome, transport.resent) == ("completed", 1)
+
+
 @pytest.mark.usefixtures("patient")
 async def test_a_request_sent_once_more_was_sent_the_first_time() -> None:
     """The wait for the dead connection and the new one is no lag of the generator."""

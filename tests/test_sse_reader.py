@@ -96,6 +96,7 @@ def test_one_byte_at_a_time(stream: bytes) -> None:
         (b"event: error\n\n", []),
         (b"id: 1\nretry: 3\n\n", []),
         ("data: a\u2028b\u2029c\u0085d\x0be\n\n".encode(), ["a\u2028b\u2029c\u0085d\x0be".encode()]),
+        ("data: a\u2028b\u2029c\u0085d\x0be\r\r".encode(), ["a\u2028b\u2029c\u0085d\x0be".encode()]),
         (b"data: whole but unfinished\n", []),
         (b"data: whole\n\ndata: cut", [b"whole"]),
     ],
