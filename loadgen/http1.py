@@ -48,7 +48,7 @@ class ResponseReader:
     @property
     def started(self) -> bool:
         """Whether any byte of a response has come."""
-        return self.status is not None or self._head_bytes > 0 or bool(self._buffer)
+        return self.broken or self.status is not None or self._head_bytes > 0 or bool(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The body bytes in this piece. Bytes after the end of the message make the connection unusable."""
@@ -70,6 +70,7 @@ class ResponseReader:
                 pass
         except ProtocolError as error:
             self.broken, self._buffer, error.body = True, b"", body
+            self._step = ResponseReader._status_line
             raise
         if self.complete:
             self.keep_alive = self.keep_alive and self._at == len(self._buffer)

@@ -428,7 +428,7 @@ class Recorder:
             http_status=self._http.status,
             retry_after_s=self.retry_after_s,
             error=None if self.error is None else scrub(self.error)[:MAX_ERROR_CHARS],
-            finish_reason=None if self.finish_reason is None else scrub(self.finish_reason),
+            finish_reason=None if self.finish_reason is None else scrub(self.finish_reason)[:MAX_ERROR_CHARS],
             token_ns=[ns - t0_ns for ns in self.token_ns] if record_tokens else None,
             token_choices=self._token_choices if record_tokens else None,
             text=scrub(self.text("text")) if record_text and self._record_text else None,

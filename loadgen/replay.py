@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import msgspec
 from ledgers.rows import Outcome, RequestRow
 from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.alarm import Alarm
+from loadgen.bodies import Bodies
 from loadgen.pacing import Places, Schedule
 from loadgen.patience import Patience, Retries
 from loadgen.prompts import RequestEncoder
@@ -31,7 +31,6 @@ from loadgen.transport import Exchange, Transport
 
 _START_LEAD_NS = 20 * NS_PER_MS
 _SLICE_NS = NS_PER_MS
-_STEP_SLICE_NS = NS_PER_MS // 2
 _HEARTBEAT_NS = 20 * NS_PER_MS
 _PROGRESS_NS = 10 * NS_PER_S
 # After a standstill of ours timers ring before the loop has read what came meanwhile: it gets the time to.
@@ -102,9 +101,7 @@ class Replay:
         self._record_output = record_output
         self._show = show
         self._transport: Transport | None = None
-        self._requests: dict[int, bytes] = {}  # encoded, not sent
-        self._held_bytes = 0
-        self._room = asyncio.Event()
+        self._bodies = Bodies(rows, schedule, encoder, rules.most_in_flight)
         self._in_flight: dict[Recorder, _Flight] = {}
         self._retries: list[_Retry] = []  # a heap: the next one first
         self._retrying: set[asyncio.Task[None]] = set()  # attempts that are being encoded
@@ -131,7 +128,7 @@ class Replay:
         gc.collect()
         gc.freeze()  # a collection over everything made so far would stall the loop for milliseconds
         self._start(started)
-        preparing = asyncio.create_task(self._prepare())
+        preparing = asyncio.create_task(self._bodies.prepare())
         preparing.add_done_callback(self._task_ended)
         try:
             await self._over.wait()
@@ -154,11 +151,8 @@ class Replay:
 
     async def _make_ready(self, transport: Transport) -> None:
         """Encode the first bodies and open the first connections: t0 must not wait for either."""
-        while not self._stopped and not self._enough_prepared:
-            index = self._schedule.take_to_prepare(0, self._held_bytes)
-            if index is None:
-                break
-            await self._encode(index)
+        while not self._stopped and await self._bodies.prepare_one(0):
+            pass
         transport.open_ahead(max(self._wanted_soon(0), self._rules.connections))
         while transport.opening and not self._stopped:
             await asyncio.sleep(0.001)
@@ -208,14 +202,8 @@ class Replay:
         index = self._schedule.take_due(now_ns)
         if index is None:
             return False
-        row = self._rows[index]
-        request = self._requests.pop(index, None)
-        if request is None:
-            request = self._encoder.encode(row, index)
-        else:
-            self._held_bytes -= len(request)
-            self._room.set()
-        self._send(index, row, request, self._schedule.at_ns(index), attempt=0)
+        request = self._bodies.take(index)
+        self._send(index, self._rows[index], request, self._schedule.at_ns(index), attempt=0)
         return True
 
     def _send(self, index: int, row: RequestRow, request: bytes, wanted_ns: int, attempt: int) -> None:
@@ -305,7 +293,7 @@ class Replay:
             retry_of=first.id,
             request_id=f"{first.request_id}~{attempt}",
         )
-        request = await self._encoded(row, index)
+        request = await self._bodies.encode(row, index)
         heappush(self._retries, _Retry(due_ns, index, attempt, row, request))
         self._on_time()
 
@@ -393,50 +381,6 @@ class Replay:
         self._over.set()
 
     # Beside the sending
-
-    async def _prepare(self) -> None:
-        """Encode bodies ahead of their time, as far as time and room allow."""
-        while not self._stopped:
-            now = time.monotonic_ns()
-            index = None if self._enough_prepared else self._schedule.take_to_prepare(now, self._held_bytes)
-            if index is not None:
-                await self._encode(index)
-                continue
-            at_ns = self._schedule.prepare_ns()
-            if at_ns is None:
-                return
-            wait_ns = at_ns - now
-            self._room.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_ns / NS_PER_S if wait_ns > 0 else None):
-                    await self._room.wait()
-
-    @property
-    def _enough_prepared(self) -> bool:
-        """Under a cap no more than one body is needed for each place."""
-        most = self._rules.most_in_flight
-        return most is not None and len(self._requests) >= most
-
-    async def _encode(self, index: int) -> None:
-        request = await self._encoded(self._rows[index], index)
-        if index >= self._schedule.sent:  # else it was due before it was ready, and encoded on the spot
-            self._requests[index] = request
-            self._held_bytes += len(request)
-        await asyncio.sleep(0)
-
-    async def _encoded(self, row: RequestRow, index: int) -> bytes:
-        """The request as bytes, made in steps between which the loop reads and sends."""
-        until = time.monotonic_ns() + _STEP_SLICE_NS
-        steps = self._encoder.steps(row, index)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                request: bytes = done.value
-                return request
-            if time.monotonic_ns() > until:
-                await asyncio.sleep(0)
-                until = time.monotonic_ns() + _STEP_SLICE_NS
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._retrying.discard(task)

@@ -228,7 +228,7 @@ class Transport:
         return (connection.used or rested) and not exchange.answered and recent
 
     def _stay_awake(self) -> None:
-        # Timers can ring before the loop looks at sockets; what came before the last one has been seen by now.
+        # A timer can ring before the loop looks at sockets; what came before the last one has been seen.
         self.awake_ns, self._rang_ns = self._rang_ns, time.monotonic_ns()
         self._awake_timer = self.loop.call_later(_AWAKE_EVERY_S, self._stay_awake)
 

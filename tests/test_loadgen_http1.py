@@ -151,6 +151,9 @@ def test_when_a_connection_may_be_used_again(head: bytes, keep_alive: bool) -> N
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n going on with nothing\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 3_000,
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * MAX_HEAD_BYTES,
         b"HTTP/1.1 200 OK\r\n" + b"X: aaaaaaaaaaaaa\r\n" * 5_000,
     ],
@@ -159,3 +162,19 @@ def test_what_is_no_response_is_refused(data: bytes) -> None:
     """Malformed or endless heads and chunks are errors, not guesses; nothing grows without bound."""
     with pytest.raises(ProtocolError):
         read([data])
+
+
+def test_a_header_that_goes_on_on_the_next_line() -> None:
+    """An old way of writing a long one: its lines are joined with blanks."""
+    reader, _ = read([b"HTTP/1.1 200 OK\r\nX: a\r\n  b\r\n\tc \r\nContent-Length: 0\r\n\r\n"])
+    assert reader.headers == {"x": "a b c", "content-length": "0"}
+
+
+def test_nothing_is_read_after_a_fault() -> None:
+    """What follows cannot be framed; it is neither body nor kept, and the message never gets an end."""
+    reader = ResponseReader()
+    reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    with pytest.raises(ProtocolError):
+        reader.feed(b"3\r\nabc\r\njunk\r\n")
+    assert reader.feed(b"3\r\ndef\r\n0\r\n\r\n") == []
+    assert (reader.broken, reader.complete, reader.feed_eof()) == (True, False, False)
