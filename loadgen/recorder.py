@@ -222,8 +222,9 @@ class Recorder:
         """By the content first, then by its label. None while what came says nothing, as blanks do."""
         if not self._ok:
             return False
+        begun = _BOM.startswith(start) and not last
         start = start.removeprefix(_BOM).lstrip()
-        if not start:
+        if begun or not start:
             return None
         if start[:1] in b"{[<":
             return False

@@ -399,10 +399,12 @@ def test_a_json_body_for_a_stream_request() -> None:
 @pytest.mark.parametrize("label", [b"text/event-stream", b"application/json", b"text/plain", b""])
 def test_an_answer_is_json_by_its_beginning(label: bytes) -> None:
     """As it is a stream by its beginning; a page of HTML is neither, whatever its label."""
-    body = b' {"choices":[{"message":{"content":"whole"},"finish_reason":"stop"}]}'
+    body = b'\xef\xbb\xbf {"choices":[{"message":{"content":"whole"},"finish_reason":"stop"}]}'
     for answer, outcome in ((body, "completed"), (b"<html>busy</html>", "stream_error")):
         made = recorder()
-        made.feed(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n%s" % (label, answer), 5)
+        made.feed(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n" % label, 5)
+        for byte in answer:
+            made.feed(bytes([byte]), 5)
         made.lost(9, None)
         row = made.row(0)
         assert (row.outcome, row.streamed, row.first_token_ns) == (outcome, False, None)

@@ -146,23 +146,20 @@ def _reading(chunk: _Chunk) -> Reading:
 
 
 def _read_choices(choices: list[_Choice], reading: Reading) -> None:
-    """Several choices in one event, joined; the finish reason is that of the first choice if it has one."""
-    output: list[Output] = []
-    seen: list[int] = []
-    finished: list[int] = []
-    ids = None
-    for choice in choices:
-        reason = reading.finish_reason
-        _read_choice(choice, reading)
-        output += reading.output
-        seen += reading.seen
-        finished += reading.finished
-        if reading.token_ids is not None:
-            ids = (ids or 0) + reading.token_ids
-        if reason is not None and reading.seen[0]:
-            reading.finish_reason = reason
-        reading.output, reading.finished, reading.token_ids = (), (), None
-    reading.output, reading.seen, reading.finished, reading.token_ids = output, seen, finished, ids
+    """Several choices in one event, joined; the finish reason is that of the first of those that ended."""
+    parts = [Reading() for _ in choices]
+    for choice, part in zip(choices, parts, strict=True):
+        _read_choice(choice, part)
+        reading.usage = part.usage or reading.usage
+        reading.error = part.error or reading.error
+    reading.output = [piece for part in parts for piece in part.output]
+    reading.whole = any(part.whole for part in parts)
+    reading.seen = [index for part in parts for index in part.seen]
+    reading.finished = [index for part in parts for index in part.finished]
+    ended = min((part for part in parts if part.finished), key=lambda part: part.finished[0], default=None)
+    reading.finish_reason = None if ended is None else ended.finish_reason
+    ids = [part.token_ids for part in parts if part.token_ids is not None]
+    reading.token_ids = sum(ids) if ids else None
 
 
 def _read_choice(choice: _Choice, reading: Reading) -> None:
