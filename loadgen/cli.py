@@ -184,7 +184,7 @@ def _plan(options: dict[str, Any]) -> Plan:
     target = parse_target(options["base_url"])
     dialect = DIALECTS[options["api"]]()
     key, source = _api_key(options["api_key_file"])
-    headers = _headers(options, target, dialect.headers(key) if key else {})
+    headers = _headers(options, target, dialect.headers(key or ""))
     ledger = _ledger(options)
     window = window_from(options)
     target.tls(insecure=options["insecure"], ca_file=options["ca_file"])  # a bad file is said at once

@@ -32,13 +32,6 @@ class Probed(NamedTuple):
         return self.row.outcome == "completed"
 
 
-class _ProbeRecorder(Recorder):
-    @property
-    def error_body(self) -> bytes:
-        """The beginning of the body of an answer that is an error."""
-        return bytes(self._whole)
-
-
 class Prober:
     """Sends requests over the run's own transport, one at a time, and stops those that run on."""
 
@@ -71,7 +64,7 @@ class Prober:
             output_tokens=output_tokens,
             prompt=None if ids else text,
         )
-        recorder = _ProbeRecorder(row, self.encoder.dialect)
+        recorder = Recorder(row, self.encoder.dialect)
         most = output_tokens * self._choices()
         ended = asyncio.Event()
         self._transport.on_finished = lambda _: ended.set()
@@ -98,7 +91,7 @@ class Prober:
         self._transport.forget(recorder)
         recorder.stop(outcome, time.monotonic_ns(), why)
 
-    def _refusal(self, recorder: _ProbeRecorder) -> Refusal | None:
+    def _refusal(self, recorder: Recorder) -> Refusal | None:
         """What the server said instead of answering: by its status, or of our fields in the stream."""
         status, why = recorder.http_status, self._asking.short(recorder.error or "")
         if recorder.outcome == "http_error" and status is not None:

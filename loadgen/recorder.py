@@ -122,6 +122,11 @@ class Recorder:
         return self._http.headers
 
     @property
+    def error_body(self) -> bytes:
+        """The beginning of the body of an answer that is an error."""
+        return bytes(self._whole)
+
+    @property
     def phase(self) -> Phase:
         if not self._connected:
             return "connect"

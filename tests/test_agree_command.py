@@ -168,6 +168,6 @@ def test_a_directory_in_use_is_not_touched(tmp_path: Path) -> None:
     """Results of an earlier run are never mixed with those of a new one."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").write_text("x")
-    for command in (["agree", "toy"], ["simulate", "toy"], ["serve"]):
+    for command in (["agree", "toy"], ["simulate", "toy"], ["serve", "--port", "0"]):
         refused(tokentick(*command, "--out", "out", cwd=tmp_path), 2, "out", "not empty")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]

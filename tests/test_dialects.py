@@ -116,7 +116,7 @@ def test_the_key(api: str) -> None:
         (True, "true"),
         (503, "503"),
         ({"odd": 1}, '{"odd":1}'),
-        ([{"odd": 1}], '[{"odd":1}]'),
+        ([{"odd": 1}], '{"odd":1}'),
     ],
 )
 def test_an_error_in_any_shape(api: str, error: Any, said: str) -> None:

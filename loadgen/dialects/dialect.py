@@ -104,13 +104,18 @@ class Dialect(Protocol):
 
 def error_text(error: Any) -> str:
     """The message of an error in any of the shapes in which servers send one."""
-    if isinstance(error, list) and len(error) == 1 and isinstance(error[0], dict) and error[0].get("error"):
-        error = error[0]
+    if isinstance(error, list) and error:  # one per field, or one that a gateway wrapped
+        return "; ".join(dict.fromkeys(map(error_text, error)))
     if isinstance(error, dict):
         for key in _SAYING:
             if error.get(key):
-                return error_text(error[key])
+                return f"{_place(error.get('loc'))}{error_text(error[key])}"
     return error if isinstance(error, str) else msgspec.json.encode(error).decode()
+
+
+def _place(loc: Any) -> str:
+    """Where in the request a validation error is, as FastAPI says it."""
+    return f"{'.'.join(map(str, loc))}: " if isinstance(loc, list) and loc else ""
 
 
 def error_body_text(body: bytes) -> str:
