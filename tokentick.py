@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from ledgers.errors import TokentickError
+from ledgers.printable import printable
 from ledgers.rundir import Finished
 
 INTERRUPTED = 130
@@ -58,11 +59,32 @@ def show(finished: Finished) -> int:
 
 def main() -> None:
     """Run a command, and end with its exit code. A second Ctrl-C changes nothing about how."""
+    _open_standard_streams()
     code = INTERRUPTED
     with suppress(KeyboardInterrupt):
         code = _run()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _leave(code)
+
+
+def _open_standard_streams() -> None:
+    """Have /dev/null where a standard stream was closed: nobody looks for it there, and it does no harm.
+
+    The next file opened would take its number, and be taken for it; the event loop ends the process then.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
+def _complain(text: str) -> None:
+    """One line on stderr, whatever a server or a file name put into it."""
+    click.echo(printable(text), err=True)
 
 
 def _run() -> int:
@@ -75,20 +97,20 @@ def _run() -> int:
         code = 2
     except click.ClickException as error:
         command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tokentick"
-        click.echo(f"{command}: {' '.join(error.format_message().split())}", err=True)
+        _complain(f"{command}: {' '.join(error.format_message().split())}")
         code = 2
     except TokentickError as error:
-        click.echo(f"tokentick: {error}", err=True)
+        _complain(f"tokentick: {error}")
         code = error.exit_code
     except MemoryError:
-        click.echo("tokentick: out of memory", err=True)
+        _complain("tokentick: out of memory")
         code = 2
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except BrokenPipeError:
         code = PIPE_CLOSED
     except OSError as error:  # files are the commands' to handle: what is left is our own output
-        click.echo(f"tokentick: cannot write the output: {error.strerror}", err=True)
+        _complain(f"tokentick: cannot write the output: {error.strerror}")
         code = 2
     return code
 
@@ -102,7 +124,7 @@ def _leave(code: int) -> NoReturn:
         if isinstance(error, BrokenPipeError):
             code = PIPE_CLOSED
         else:
-            click.echo(f"tokentick: cannot write the output: {error.strerror}", err=True)
+            _complain(f"tokentick: cannot write the output: {error.strerror}")
             code = code or 2
     sys.exit(code)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ledgers.metrics import answered_early
 from ledgers.rows import RequestRow
 
 CLUMPED_SHARE = 0.2  # of the events: above it gaps between events are those of somebody who collects them
@@ -19,6 +20,7 @@ LEAST_EVENTS = 8  # that a stream must have to be judged as a whole
 IN_ONE_PIECE = 0.9
 SEVERAL_TOKENS = 1.05  # per event
 SLOW_LOOP_MS = 5.0  # half of all seconds with a loop later than this: it is this client that collects
+LATE_LOOP_MS = 10.0  # half of all seconds with a loop later than this: gaps of that size are its own
 
 
 class Differences:
@@ -84,6 +86,8 @@ class Deliveries:
         self._streams = Streams()
         self._sources: Counter[str] = Counter()
         self._cached = self._cached_of = 0
+        self._undercounted = 0  # by the server, against the events that came
+        self._answered_early = 0
         self._reasoning_requests = 0
         self._reasoning_tokens: int | None = None
 
@@ -91,6 +95,8 @@ class Deliveries:
         if row.outcome != "completed":
             return
         self._streams.add(row)
+        self._undercounted += undercounted(row)
+        self._answered_early += answered_early(row)
         if row.token_source is not None:
             self._sources[row.token_source] += 1
         if row.tokens is not None and row.token_source != "events":
@@ -118,7 +124,20 @@ class Deliveries:
 
     def warnings(self, loop_lag_p50_ms: float | None) -> list[str]:
         """What a reader of the latencies should know, with the numbers that it rests on."""
-        return [*self._clumped(loop_lag_p50_ms), *self._tokens_and_events()]
+        return [
+            *self._early(),
+            *_late_loop(loop_lag_p50_ms),
+            *self._clumped(loop_lag_p50_ms),
+            *self._tokens_and_events(),
+        ]
+
+    def _early(self) -> list[str]:
+        if not self._answered_early:
+            return []
+        return [
+            f"in {self._answered_early} requests the first token came before the request was wholly sent: "
+            "they have no TTFT from send"
+        ]
 
     def _clumped(self, loop_lag_p50_ms: float | None) -> list[str]:
         streams, found = self._streams, []
@@ -148,7 +167,28 @@ class Deliveries:
                 f"the server did not say how many tokens came in {by_events} of {self._sources.total()} "
                 "requests: their events are counted, and an event may carry several tokens"
             )
+        if self._undercounted:
+            found.append(
+                f"in {self._undercounted} requests the server counted fewer tokens than events with output "
+                "came: its count is used"
+            )
         return found
+
+
+def _late_loop(lag_p50_ms: float | None) -> list[str]:
+    if lag_p50_ms is None or lag_p50_ms <= LATE_LOOP_MS:
+        return []
+    return [
+        f"this client's loop was late by {lag_p50_ms:.0f} ms and more in half of all seconds: tokens that "
+        "came meanwhile share a read, and ITL has gaps of that size"
+    ]
+
+
+def undercounted(row: RequestRow) -> bool:
+    """Whether usage counts fewer tokens than events with output came. An event can carry several choices."""
+    if row.token_source != "usage" or row.tokens is None or row.events is None:
+        return False
+    return (row.choices or 1) == 1 and row.tokens < row.events
 
 
 def reasoned(row: RequestRow) -> bool:

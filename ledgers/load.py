@@ -55,7 +55,7 @@ def load_ledger(
     with _opened(source) as file:
         intake = _Intake(source, choose_format(file, source, trace_format).read(file, source))
         numbered = _first_in_time(intake, num_prompts)
-    notes = intake.notes()
+    notes = intake.notes() + _length_notes(numbered)
     if not numbered:
         raise InputError(": ".join([source, "no request in it", *notes]))
     if num_prompts is not None and num_prompts > len(numbered):
@@ -211,6 +211,14 @@ class _Intake:
             if (had is None) != (has is None):
                 fault = "missing, but given" if has is None else "given, but missing"
                 raise located(self._source, row.line, f"{field} is {fault} on line {before.line}")
+
+
+def _length_notes(numbered: list[Numbered]) -> list[str]:
+    count = sum(row.counted_otherwise for _, row in numbered)
+    if not count:
+        return []
+    prompts = "1 prompt has" if count == 1 else f"{count} prompts have"
+    return [f"{prompts} another length by the mock's own count (agree and simulate need that one)"]
 
 
 def _rows(count: int) -> str:

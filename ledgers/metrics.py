@@ -51,15 +51,37 @@ def leave_ns(row: RequestRow) -> int | None:
     return row.end_ns if (c := completion_ns(row)) is None else c
 
 
+def wanted_ns(row: RequestRow) -> int | None:
+    """When a request was to leave: at its intended arrival, or when the run let it go."""
+    return row.arrival_ns if row.due_ns is None else row.due_ns
+
+
 def send_lag_ns(row: RequestRow) -> int | None:
-    """Sent − intended arrival, or − the time at which the run let it go, never hidden in another figure."""
-    return _difference(row.sent_ns, row.arrival_ns if row.due_ns is None else row.due_ns)
+    """Sent − when it was to leave, never hidden in another figure."""
+    return _elapsed(row.sent_ns, wanted_ns(row))
 
 
 def own_lag_ns(row: RequestRow) -> int | None:
-    """What of the send lag is the generator's alone: without the wait for a server that is slow to accept."""
-    lag = send_lag_ns(row)
-    return None if lag is None else lag - (row.connect_ns or 0)
+    """What of the send lag is the generator's alone: until the first byte left.
+
+    Without the waits for a server that is slow to accept the connection, or to take the body.
+    """
+    lag = _difference(row.sent_ns if row.send_start_ns is None else row.send_start_ns, wanted_ns(row))
+    return None if lag is None else max(0, lag - (row.connect_ns or 0))
+
+
+def upload_ns(row: RequestRow) -> int | None:
+    """From the first to the last byte of the request: how long the server or the link took to take it."""
+    return _elapsed(row.sent_ns, row.send_start_ns)
+
+
+def answered_early(row: RequestRow) -> bool:
+    """Whether the first token came before the request was wholly sent."""
+    if row.first_token_ns is None:
+        return False
+    if row.sent_ns is None:
+        return row.send_start_ns is not None
+    return row.first_token_ns < row.sent_ns
 
 
 def held_ns(row: RequestRow) -> int | None:
@@ -74,32 +96,35 @@ def held_ns(row: RequestRow) -> int | None:
 
 def queue_delay_ns(row: RequestRow) -> int | None:
     """Prefill start − arrival (simulated) or receipt (served); a client cannot see it."""
-    return _difference(row.prefill_start_ns, origin_ns(row))
+    return _elapsed(row.prefill_start_ns, origin_ns(row))
 
 
 def ttft_ns(row: RequestRow) -> int | None:
     """First token − intended arrival, so that a late generator cannot flatter the server."""
-    return _difference(row.first_token_ns, origin_ns(row))
+    return _elapsed(row.first_token_ns, origin_ns(row))
 
 
 def ttfc_ns(row: RequestRow) -> int | None:
     """First output that is no reasoning − intended arrival: when a reader saw the answer begin."""
-    return _difference(row.first_content_ns, origin_ns(row))
+    return _elapsed(row.first_content_ns, origin_ns(row))
 
 
 def ttft_from_send_ns(row: RequestRow) -> int | None:
-    """First token − sent: what tools that do not correct for coordinated omission call TTFT."""
-    return _difference(row.first_token_ns, row.sent_ns)
+    """First token − sent: what tools that do not correct for coordinated omission call TTFT.
+
+    None where the server answered before it had the whole request.
+    """
+    return _elapsed(row.first_token_ns, row.sent_ns)
 
 
 def e2e_ns(row: RequestRow) -> int | None:
     """Last token − intended arrival, of a completed request; with one choice, TTFT + (n − 1)·TPOT."""
-    return _difference(completion_ns(row), origin_ns(row))
+    return _elapsed(completion_ns(row), origin_ns(row))
 
 
 def decode_ns(row: RequestRow) -> int | None:
     """First to last token, summed over the choices; None where the answer was not streamed."""
-    return _difference(row.last_token_ns, row.first_token_ns) if row.decode_ns is None else row.decode_ns
+    return _elapsed(row.last_token_ns, row.first_token_ns) if row.decode_ns is None else row.decode_ns
 
 
 def later_tokens(row: RequestRow) -> int | None:
@@ -141,6 +166,12 @@ def _within(value: int | None, bound: int | None) -> bool:
 
 def _difference(later: int | None, earlier: int | None) -> int | None:
     return None if later is None or earlier is None else later - earlier
+
+
+def _elapsed(later: int | None, earlier: int | None) -> int | None:
+    """A duration; None where one is not known, or the order is the other one: that is no duration."""
+    elapsed = _difference(later, earlier)
+    return None if elapsed is None or elapsed < 0 else elapsed
 
 
 # Many requests
@@ -206,9 +237,11 @@ COLUMNS: dict[str, Callable[[RequestRow], int | None]] = {
     "entered": entered_ns,
     "leave": leave_ns,
     "sent": lambda row: row.sent_ns,
+    "wanted": wanted_ns,
     "send_lag": send_lag_ns,
     "own_lag": own_lag_ns,
     "connect": lambda row: row.connect_ns,
+    "upload": upload_ns,
     "held": held_ns,
     "queue_delay": queue_delay_ns,
     "ttft": ttft_ns,
@@ -287,6 +320,11 @@ class Observations:
         column = self._columns[name]
         return [value for i in indices if (value := column[i]) != _MISSING]
 
+    def pairs(self, one: str, other: str) -> list[tuple[int, int]]:
+        """The values of two columns, of the requests of which both are known."""
+        values = zip(self._columns[one], self._columns[other], strict=True)
+        return [pair for pair in values if _MISSING not in pair]
+
     def tpot(self, indices: Iterable[int]) -> list[float]:
         """TPOT in ns of each streamed request in which a token followed another."""
         decode, later = self._columns["decode"], self._columns["later"]
@@ -295,7 +333,7 @@ class Observations:
     def stays(self, indices: Iterable[int]) -> list[int]:
         """How long each was in flight: its E2E, but for a retry."""
         entered, leaves = self._columns["entered"], self._columns["leave"]
-        return [leaves[i] - entered[i] for i in indices if _MISSING not in (entered[i], leaves[i])]
+        return [max(0, leaves[i] - entered[i]) for i in indices if _MISSING not in (entered[i], leaves[i])]
 
     def in_flight(self, statuses: list[Outcome]) -> InFlight:
         entered, leaves = self._columns["entered"], self._columns["leave"]

@@ -51,12 +51,14 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
 
     `retry_of` is the id of the request of which this row is a further attempt. `due_ns` is when the run let
     the request go, where that was not at its intended arrival: a place under a cap had to come free, or a
-    retry had to wait. `connect_ns` is how long it then waited for a connection to open. `tokens` is what the
-    server delivered, by `token_source`; `usage_prompt_tokens`, `cached_tokens` and `reasoning_tokens` (a part
-    of `tokens`) are what it said beside that. `first_content_ns` is the first output that is no reasoning.
-    `shared_reads` counts events that came in the same read as the one before them: their times are upper
-    bounds. Where a request had several choices, `choices` counts them, `decode_ns` sums first to last token
-    of each, and `token_choices` says to which of them each of `token_ns` belongs.
+    retry had to wait. `connect_ns` is how long it then waited for a connection to open. `send_start_ns` is
+    when its first byte went to the kernel, `sent_ns` when its last did: what passes between them is the
+    server's or the link's doing. `tokens` is what the server delivered, by `token_source`;
+    `usage_prompt_tokens`, `cached_tokens` and `reasoning_tokens` (a part of `tokens`) are what it said beside
+    that. `first_content_ns` is the first output that is no reasoning. `shared_reads` counts events that came
+    in the same read as the one before them: their times are upper bounds. Where a request had several
+    choices, `choices` counts them, `decode_ns` sums first to last token of each, and `token_choices` says to
+    which of them each of `token_ns` belongs.
     """
 
     id: str
@@ -75,6 +77,7 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     arrival_ns: int | None = None
     due_ns: int | None = None
     connect_ns: int | None = None
+    send_start_ns: int | None = None
     sent_ns: int | None = None
     received_ns: int | None = None
     headers_ns: int | None = None

@@ -67,6 +67,11 @@ class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     extra: dict[str, Any] = {}
     metadata: dict[str, str] = {}
 
+    @property
+    def closed_loop(self) -> bool:
+        """Whether a request left when another had ended, so that there was no rate that was asked for."""
+        return bool(self.extra.get("closed_loop"))
+
 
 class RunInfo(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The content of `run.json`."""

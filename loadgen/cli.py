@@ -9,15 +9,18 @@ import secrets
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from ledgers.errors import InputError
 from ledgers.ledger import Ledger
 from ledgers.load import cut_to_duration
 from ledgers.machine import loop_factory
 from ledgers.options import ledger_from, ledger_options, number, request_rate, window_from, window_options
+from ledgers.rows import CLIENT_LIMIT
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
 from ledgers.settings import WindowSettings
 from ledgers.summary import write_summary
@@ -27,7 +30,7 @@ from loadgen.dialects.dialect import Dialect
 from loadgen.measure import Plan, Result, measure
 from loadgen.patience import Patience, Retries
 from loadgen.replay import Rules, to_stderr
-from loadgen.secrecy import Scrubber, masked, secret_values
+from loadgen.secrecy import Scrubber, masked, secret_fields, secret_values
 from loadgen.target import Target, parse_target
 from loadgen.tokenizer import load as load_tokenizer
 from loadgen.wording import TOKEN_IDS, Wording
@@ -104,22 +107,22 @@ Example:
 )
 @click.option(
     "--first-token-timeout",
-    callback=number(),
-    metavar="SECONDS",
+    callback=number(word="never"),
+    metavar="SECONDS|never",
     help="From the send to the first token.  [default: never]",
 )
 @click.option(
     "--stall-timeout",
-    callback=number(),
+    callback=number(word="never"),
     default="300",
     show_default=True,
-    metavar="SECONDS",
+    metavar="SECONDS|never",
     help="From one token to the next.",
 )
 @click.option(
     "--request-timeout",
-    callback=number(),
-    metavar="SECONDS",
+    callback=number(word="never"),
+    metavar="SECONDS|never",
     help="From the send to the end.  [default: never]",
 )
 @click.option(
@@ -167,17 +170,21 @@ def run(**options: Any) -> Finished:
 
 def _run_loop(plan: Plan) -> Result:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(measure(plan))
+        try:
+            return runner.run(measure(plan))
+        except KeyboardInterrupt:  # from t0 on the run takes care of it
+            to_stderr("interrupted before the first request: nothing was measured")
+            raise
 
 
 def _exit_code(result: Result, summary: dict[str, Any]) -> int:
     if result.interrupted:
         return _INTERRUPTED
-    if summary["client"]["client_limited"]:
-        return _CLIENT_LIMITED
-    if not result.completed:
+    limited = summary["client"]["client_limited"]
+    lacking = any(CLIENT_LIMIT in reason for reason in summary["client"]["reasons"])
+    if not result.completed and not lacking:  # however busy we were with refusals
         return _NO_SERVER if result.never_connected == summary["scheduled"] else _FAILED
-    return 0
+    return _CLIENT_LIMITED if limited else 0
 
 
 def _plan(options: dict[str, Any]) -> Plan:
@@ -189,19 +196,24 @@ def _plan(options: dict[str, Any]) -> Plan:
     window = window_from(options)
     target.tls(insecure=options["insecure"], ca_file=options["ca_file"])  # a bad file is said at once
     endpoint = _endpoint(options["endpoint"] or dialect.path)
+    extra_body = _extra_body(options["extra_body"])
+    metadata = dict(_pair(word, "--metadata") for word in options["metadata"])
+    named = secret_fields([_query(endpoint), extra_body, metadata])
+    scrub = Scrubber([*secret_values(headers), *target.secrets, target.basic_auth, *named])
     return Plan(
         ledger=ledger,
         out=options["out"] or default_path("measured", ledger.name),
         command=["tokentick", *sys.argv[1:]],
-        config=_config(options, window, target, endpoint, headers),
+        config=_config(options, window, target, scrub(endpoint), headers, scrub, metadata),
         target=target,
         dialect=dialect,
         endpoint=endpoint,
         headers=headers,
-        scrub=Scrubber([*secret_values(headers), *target.secrets, target.basic_auth]),
+        scrub=scrub,
         id_prefix=f"tt-{secrets.token_hex(4)}",
+        prompt_seed=_prompt_seed(options["seed"]),
         model=options["model"],
-        extra_body=_extra_body(options["extra_body"]),
+        extra_body=extra_body,
         fields=_fields(options, dialect),
         wording=_wording(options, dialect),
         insecure=options["insecure"],
@@ -225,6 +237,8 @@ def _config(
     target: Target,
     endpoint: str,
     headers: dict[str, str],
+    scrub: Scrubber,
+    metadata: dict[str, str],
 ) -> RunConfig:
     rate = None if _is_closed(options) else request_rate(options)
     config = RunConfig(
@@ -242,19 +256,16 @@ def _config(
             "ignore_eos": options["ignore_eos"],
             "closed_loop": _is_closed(options),
             **{name: options[name] for name in ("max_concurrency", "connections", "client_retries")},
-            **{
-                f"{name}_s": None if options[name] is None else float(options[name])
-                for name in (*_SECONDS, "duration", "connect_timeout")
-            },
+            **{f"{name}_s": _seconds(options[name]) for name in (*_SECONDS, "duration", "connect_timeout")},
             "cancel_rate": None if options["cancel_rate"] is None else float(options["cancel_rate"]),
         },
-        metadata=dict(_pair(word, "--metadata") for word in options["metadata"]),
+        metadata={name: scrub(value) for name, value in metadata.items()},
     )
     return settings_config(config, None, window)
 
 
 def _rules(options: dict[str, Any], window: WindowSettings) -> Rules:
-    seconds = {name: None if options[name] is None else float(options[name]) for name in _SECONDS}
+    seconds = {name: _seconds(options[name]) for name in _SECONDS}
     cancel_after_s, cancel_rate = seconds["cancel_after"], options["cancel_rate"]
     if cancel_rate and cancel_after_s is None:
         raise InputError("--cancel-rate: needs --cancel-after, how long these clients wait")
@@ -278,6 +289,10 @@ def _rules(options: dict[str, Any], window: WindowSettings) -> Rules:
     )
 
 
+def _seconds(value: Any) -> float | None:
+    return None if value in (None, "never") else float(value)
+
+
 def _is_closed(options: dict[str, Any]) -> bool:
     """A cap without anything that says when requests arrive."""
     paced = options["request_rate"] not in (None, "inf") or options["arrival"] or options["preset"]
@@ -299,12 +314,20 @@ def _endpoint(path: str) -> str:
     return path
 
 
+def _query(endpoint: str) -> list[dict[str, str]]:
+    """The parameters of an endpoint, as they are written and as they are meant."""
+    written = dict(part.partition("=")[::2] for part in endpoint.partition("?")[2].split("&"))
+    return [written, {name: unquote_plus(value) for name, value in written.items()}]
+
+
 def _ledger(options: dict[str, Any]) -> Ledger:
     ledger = ledger_from(options)
     if _is_closed(options):
         most = options["max_concurrency"]
         ledger.notes = [f"closed loop: {most} at a time; arrival times are not used"]
-    elif options["duration"] is not None:
+    if any(row.session is not None for row in ledger.rows):
+        ledger.notes.append("sessions are labels here: a turn does not wait for the one before it")
+    if options["duration"] is not None and not _is_closed(options):
         ledger = cut_to_duration(ledger, options["duration"])
     return ledger
 
@@ -314,6 +337,12 @@ def _fields(options: dict[str, Any], dialect: Dialect) -> frozenset[str]:
     forced, tried = options["ignore_eos"], not options["no_preflight"]
     full = forced or (forced is None and tried)
     return frozenset(dialect.optional) - (frozenset() if full else _FULL_LENGTH)
+
+
+def _prompt_seed(seed: int) -> int:
+    """The seed that was given. Else a new one: a prefix cache must not know the prompts of the last run."""
+    given = click.get_current_context().get_parameter_source("seed") is not ParameterSource.DEFAULT
+    return seed if given else secrets.randbits(32)
 
 
 def _wording(options: dict[str, Any], dialect: Dialect) -> Wording:

@@ -192,6 +192,8 @@ class Connection:
         while self._out is not None:
             # The stamp comes before the call: the receiver can have the last byte before send() returns.
             before = time.monotonic_ns()
+            if self._carries_request and self.exchange is not None:
+                self.exchange.sending(before)
             try:
                 count = self._sock.send(self._out)
             except (BlockingIOError, InterruptedError):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 MAX_HEAD_BYTES = 65_536
+_PROTOCOL = b"HTTP/"
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
@@ -98,6 +99,9 @@ class ResponseReader:
         return line.removesuffix(b"\r")
 
     def _status_line(self, body: list[bytes]) -> bool:
+        begins = self._buffer[self._at : self._at + len(_PROTOCOL)]
+        if not _PROTOCOL.startswith(begins):  # nor wait for the end of the line: it may never come
+            raise ProtocolError("the answer is not HTTP")
         line = self._line()
         if line is None:
             return False

@@ -49,6 +49,7 @@ class Plan(msgspec.Struct, kw_only=True):
     headers: Mapping[str, str]
     scrub: Callable[[str], str]
     id_prefix: str
+    prompt_seed: int = 0
     model: str | None = None
     extra_body: Mapping[str, Any] = {}
     fields: frozenset[str] = frozenset()
@@ -89,7 +90,7 @@ async def measure(plan: Plan) -> Result:
         found = await _found(plan, transport)
         encoder = found.applied_to(_encoder(plan))
         plan.config.model = plan.scrub(found.model)
-        plan.config.extra |= _how_it_asks(found)
+        plan.config.extra |= _how_it_asks(found, plan.prompt_seed)
         await _warm_up(plan, transport, encoder)
         if plan.reset_mock:
             await reset_mock(_preflight_of(plan))
@@ -98,12 +99,13 @@ async def measure(plan: Plan) -> Result:
         transport.close()
 
 
-def _how_it_asks(found: Found) -> dict[str, Any]:
+def _how_it_asks(found: Found, seed: int) -> dict[str, Any]:
     wording = found.wording
     return {
         "sent_fields": sorted(found.fields),
         "switched_off": found.switched_off,
         "prompts": {
+            "seed": seed,
             "counted_by": found.wording_from,
             "overhead_tokens": wording.overhead,
             "words": len(wording.words),
@@ -147,7 +149,7 @@ def _encoder(plan: Plan) -> RequestEncoder:
         path=plan.target.path(plan.endpoint),
         headers=plan.headers,
         model=plan.model or "",
-        seed=plan.config.seed or 0,
+        seed=plan.prompt_seed,
         fields=plan.fields,
         wording=plan.wording,
         extra_body=plan.extra_body,

@@ -83,8 +83,8 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
         return outcome in ("connect_error", "timeout")
 
     def wait_s(self, index: int, attempt: int, retry_after_s: float | None) -> float:
-        """From the end of an attempt to the next: what the server says, or a back-off."""
-        if retry_after_s is not None:
-            return min(retry_after_s, _LONGEST_RETRY_AFTER_S)
+        """From the end of an attempt to the next: what the server says within reason, or a back-off."""
+        if retry_after_s is not None and retry_after_s <= _LONGEST_RETRY_AFTER_S:
+            return retry_after_s
         wait: float = min(_FIRST_WAIT_S * 2**attempt, _LONGEST_WAIT_S)
         return wait * (1 - _JITTER * Random(f"retry:{self.seed}:{index}:{attempt}").random())

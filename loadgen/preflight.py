@@ -18,6 +18,7 @@ from ledgers.vocabulary import COMMON_WORDS, count_tokens
 from loadgen.negotiation import Agreement, Asked, advice, negotiate
 from loadgen.probe import Probed, Prober
 from loadgen.prompts import RequestEncoder
+from loadgen.recorder import NO_API
 from loadgen.server_facts import Models, Preflight, Questions, questions
 from loadgen.target import Target
 from loadgen.tokenizer import TokenCounter
@@ -104,6 +105,7 @@ class _Sizes:
         words = max(FEWEST_WORDS, (largest.prompt_tokens - 1) // 2)  # they are sent twice over
         self.words = COMMON_WORDS[:words]
         self.text = sentence(self.words[: max(0, largest.prompt_tokens - 1)])
+        self.totals = [row.prompt_tokens + row.output_tokens for row in rows]
         self.lengths = [row.prompt_tokens for row in rows if row.prompt is None]  # of prompts to be made
 
 
@@ -143,6 +145,7 @@ class _Look:
         self._note_answer(probed)
         wording, source = await self._wording(probed)
         self._note_wording(wording, source)
+        self._note_context()
         self._notes += proxy_notes(self._asking.target)
         return Found(
             model=self._model,
@@ -193,10 +196,12 @@ class _Look:
         return agreement, probed
 
     def _stop_if_hopeless(self, probed: Probed) -> None:
-        url, path = self._asking.target.url, self._prober.encoder.path
+        url, path = self._asking.target.url, self._asking.scrub(self._prober.encoder.path)
         row = probed.row
         if row.http_status is None and row.outcome != "timeout" and not self._models.answered:
             raise TargetError(f"{url}: cannot be used: {row.error}")
+        if row.error is not None and row.error.startswith(NO_API):
+            raise TargetError(f"{url}: POST {path} answers {row.error} (see --base-url, --endpoint)")
         if probed.refusal is not None:
             advised = advice(probed.refusal, self._asked(probed))
             if advised is not None:
@@ -312,6 +317,12 @@ class _Look:
             self._notes.append(
                 f"{short} prompts are longer than the ledger says: the shortest has {wording.shortest} tokens"
             )
+
+    def _note_context(self) -> None:
+        context = self._models.facts(self._model).get("max_model_len")
+        longer = 0 if context is None else sum(length > context for length in self._sizes.totals)
+        if longer:
+            self._notes.append(f"{longer} requests are longer than the model's context of {context} tokens")
 
     async def _facts(self, probed: Probed) -> dict[str, Any]:
         server = self._models.server or probed.headers.get("server")

@@ -17,8 +17,14 @@ _MOST_PER_ROUND = 1_024
 class Readiness:
     """Calls back for every readable socket, then `after_round` once."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, after_round: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        before_round: Callable[[], None],
+        after_round: Callable[[], None],
+    ) -> None:
         self._loop = loop
+        self._before_round = before_round
         self._after_round = after_round
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._scheduled = False
@@ -49,6 +55,7 @@ class Readiness:
     def _round(self) -> None:
         """Read everything that is readable before anything is looked at."""
         callbacks = self._callbacks
+        self._before_round()
         for file, _ in self._epoll.poll(0, _MOST_PER_ROUND):
             if file in callbacks:
                 callbacks[file]()

@@ -23,6 +23,7 @@ MAX_HELD_BYTES = 64 << 20
 """Of one event, or of one answer that is no stream: a server that never ends it must not fill the memory."""
 MAX_ERROR_CHARS = 300
 _BEGINNING_CHARS = 60
+NO_API = "neither an event stream nor JSON"
 _EMPTY: tuple[Outcome, str] = ("empty", "the answer ended without any output")
 _SSE_FIELD = re.compile(rb"(?:data|event|id|retry|error)?(?::|[\r\n]|$)")
 _LONGEST_FIELD = len("retry:")
@@ -71,6 +72,7 @@ class Recorder:
         """What was generated, if `record_text`."""
         self.counts = ReadCounts() if counts is None else counts
         self._connect_ns: int | None = None
+        self._send_start_ns: int | None = None
         self._first_content_ns: int | None = None
         self._last_token_ns: int | None = None
         self._events = 0
@@ -89,6 +91,7 @@ class Recorder:
         self._seen: set[int] = set()
         self._finished: set[int] = set()
         self._done = False
+        self._over_ns: int | None = None
         self._record_text = record_text
 
     @property
@@ -114,6 +117,11 @@ class Recorder:
         return self._last_token_ns
 
     @property
+    def over_ns(self) -> int | None:
+        """When the last event came of a stream that said how it finished, and not that it is at its end."""
+        return self._over_ns if self._over else None
+
+    @property
     def http_status(self) -> int | None:
         return self._http.status
 
@@ -137,7 +145,13 @@ class Recorder:
     def connected(self, waited_ns: int | None = None) -> None:
         """There is a connection; `waited_ns` is how long it took to open, None where one was open."""
         self._connected = True
-        self._connect_ns = waited_ns
+        if self._send_start_ns is None:  # what a second try waits for is no part of the first one's lag
+            self._connect_ns = waited_ns
+
+    def sending(self, ns: int) -> None:
+        """The first byte of the request goes to the kernel; as with the last one, the first time counts."""
+        if self._send_start_ns is None:
+            self._send_start_ns = ns
 
     def sent(self, ns: int) -> None:
         """The last byte of the request went to the kernel.
@@ -248,6 +262,7 @@ class Recorder:
 
     def _read_events(self, events: Iterable[SseEvent], ns: int) -> None:
         for event in events:
+            self._over_ns = ns
             try:
                 reading = self._dialect.read_event(event)
             except MALFORMED as error:
@@ -324,12 +339,15 @@ class Recorder:
         body = bytes(self._whole).removeprefix(_BOM).strip()
         if body[:1] not in (b"{", b"["):
             begins = " ".join(body[:MAX_ERROR_CHARS].decode("utf-8", "replace").split())[:_BEGINNING_CHARS]
-            self._end("stream_error", f"neither an event stream nor JSON: {begins}", ns)
+            self._end("stream_error", f"{NO_API}: {begins}", ns)
             return
         try:
             reading = self._dialect.read_body(body)
         except MALFORMED as error:
-            self._end("stream_error", f"malformed answer: {error}", ns)
+            why = f"malformed answer: {error}"
+            if "trailing" in why and b"\n" in body:
+                why = "a stream of JSON lines, where server-sent events were expected"
+            self._end("stream_error", why, ns)
             return
         self._note(reading)
         self._done = reading.error is None
@@ -411,6 +429,7 @@ class Recorder:
             arrival_ns=arrival_ns,
             due_ns=_since(self.due_ns, t0_ns),
             connect_ns=self._connect_ns,
+            send_start_ns=_since(self._send_start_ns, t0_ns),
             sent_ns=_since(self.sent_ns, t0_ns),
             headers_ns=_since(self.headers_ns, t0_ns),
             first_token_ns=_since(self.token_ns[0] if self.token_ns else None, t0_ns),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ledgers.printable import printable
 from ledgers.rows import Outcome, RequestRow
 from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.alarm import Alarm
@@ -32,6 +33,7 @@ from loadgen.transport import Exchange, Transport
 _START_LEAD_NS = 20 * NS_PER_MS
 _SLICE_NS = NS_PER_MS
 _HEARTBEAT_NS = 20 * NS_PER_MS
+_GRACE_NS = NS_PER_S
 _PROGRESS_NS = 10 * NS_PER_S
 # After a standstill of ours timers ring before the loop has read what came meanwhile: it gets the time to.
 _READ_FIRST_S = 0.002
@@ -324,12 +326,27 @@ class Replay:
         else:
             self._end(recorder, limit.outcome, limit.why)
 
+    def _end_what_is_over(self, now_ns: int) -> None:
+        """Some servers finish an answer and leave the stream open: nobody waits for an end mark for long."""
+        for recorder in list(self._in_flight):
+            over_ns = recorder.over_ns
+            if over_ns is not None and now_ns - over_ns > _GRACE_NS and recorder in self._in_flight:
+                assert self._transport is not None
+                self._transport.forget(recorder)
+                recorder.stop("completed", over_ns)
+                self.finished(recorder)
+
     def _time_is_over(self) -> None:
         """The time for sending is over. What a closed loop has not begun with was never on offer."""
-        if self._rules.closed and not self._stopped:
+        if self._stopped:
+            return
+        if self._rules.closed:
             self.left_out = self._schedule.close()
             self._stop_sending()
-            self._all_sent()
+            self._set_cut(self._schedule.sent)
+        else:
+            self._not_sent()
+        self._check_over()
 
     def _tail_is_over(self) -> None:
         self._not_sent()
@@ -400,6 +417,7 @@ class Replay:
             self._second_due_ns += NS_PER_S * (1 + (now - self._second_due_ns) // NS_PER_S)
             self._log.loop_lag(self._transport.clock.take_max_read_lag())
             self._transport.housekeeping(now)
+            self._end_what_is_over(now)
             self._log.sample(now)
         if now >= self._progress_due_ns:
             self._progress_due_ns += _PROGRESS_NS
@@ -407,4 +425,4 @@ class Replay:
 
 
 def to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)

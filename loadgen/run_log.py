@@ -20,7 +20,7 @@ _SHORTEST_SAMPLE_NS = NS_PER_S // 5
 
 
 class RunLog:
-    """Appends to the run directory. Clock readings come in as arguments, but for the CPU time it samples."""
+    """Appends to the run directory. Clock readings come in as arguments, but for this thread's CPU time."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class RunLog:
         """The run's clock starts: rows count from `t0_ns` (monotonic)."""
         self._t0_ns = t0_ns
         self._histograms = IntervalLog(t0_unix_ns)
-        self._sampled_cpu_ns = time.process_time_ns()
+        self._sampled_cpu_ns = time.thread_time_ns()
 
     def sending(self, lag_ns: int) -> None:
         """A request is handed to its connection, `lag_ns` after its time."""
@@ -108,7 +108,7 @@ class RunLog:
     def sample(self, now_ns: int) -> None:
         """Write the health since the last sample, and an interval of histograms when one is over."""
         t_ns = now_ns - self._t0_ns
-        elapsed_ns, cpu_ns = t_ns - self._sampled_ns, time.process_time_ns()
+        elapsed_ns, cpu_ns = t_ns - self._sampled_ns, time.thread_time_ns()
         long_enough = elapsed_ns >= _SHORTEST_SAMPLE_NS
         reads = (self.reads.reads, self.reads.with_several_events)
         self._writer.add_health(
@@ -129,9 +129,9 @@ class RunLog:
             self._close_interval(t_ns)
 
     def finish(self, now_ns: int) -> None:
-        self.write_counted(wait=True)
         self.sample(now_ns)
         self._close_interval(now_ns - self._t0_ns)
+        self.write_counted(wait=True)
 
     def progress(self, now_ns: int, scheduled: int) -> str:
         """Where the run stands, in one line."""

@@ -19,6 +19,7 @@ from loadgen.target import Target
 
 IDLE_WITHIN_S = 30.0
 MOST_SAID = 240  # characters of what a server or a library says
+_MOST_BYTES = 4 << 20  # of an answer: a list of all of a hosted API's models has less
 _ANSWER_S = 10.0
 _VERSION_S = 2.0
 _RETRY_S = 0.1
@@ -161,13 +162,17 @@ class Questions:
         url = f"{target.scheme}://{target.host_header}{target.path(endpoint)}"
         headers = headers if request_id is None else {**headers, "X-Request-Id": request_id}
         try:
-            async with self._session.request(
-                method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
-            ) as response:
+            async with (
+                asyncio.timeout(timeout_s + min(timeout_s, within_s)),  # a body may drip, or never end
+                self._session.request(
+                    method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
+                ) as response,
+            ):
                 server = response.headers.get("Server")
-                return Answer(
-                    response.status, None if server is None else _clean(server), await response.read()
-                )
+                content = await response.content.read(_MOST_BYTES)
+                while len(content) < _MOST_BYTES and (more := await response.content.readany()):
+                    content += more
+                return Answer(response.status, None if server is None else _clean(server), content)
         except (aiohttp.ClientError, OSError) as error:  # a timeout is one of the latter
             raise self._told(error, f"{method} {endpoint}") from None
 

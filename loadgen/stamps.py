@@ -2,7 +2,8 @@
 
 On Linux, SO_TIMESTAMPNS makes recvmsg hand out the time at which the newest of the bytes came in, whatever
 the event loop was doing then. The kernel stamps on the wall clock; the offset to the monotonic clock is
-sampled, and must be sampled again as the wall clock is disciplined or set (`sample`, once a second).
+sampled, and must be sampled again as the wall clock is disciplined (`sample`, once a second) or set
+(`follow`, before each round of reads).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from typing import Literal
 
-from ledgers.units import NS_PER_S
+from ledgers.units import NS_PER_MS, NS_PER_S
 
 StampSource = Literal["kernel", "read"]
 
@@ -22,6 +23,7 @@ _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 _OFFSET_TRIES = 16
+_STEP_NS = NS_PER_MS
 
 Ancillary = list[tuple[int, int, bytes]]
 
@@ -54,6 +56,11 @@ class StampClock:
         offset = self._offset()
         self.largest_step_ns = max(self.largest_step_ns, abs(offset - self.offset_ns))
         self.offset_ns = offset
+
+    def follow(self) -> None:
+        """Notice a step of the wall clock before the next stamps are read."""
+        if abs(time.monotonic_ns() - time.time_ns() - self.offset_ns) > _STEP_NS:
+            self.sample()
 
     def stamp(self, ancillary: Ancillary, floor_ns: int, now_ns: int) -> int:
         """The time of arrival, not before `floor_ns` and not after the read; the read's without a stamp."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 import socket
 import ssl
 import time
@@ -16,6 +17,7 @@ import msgspec
 
 from ledgers.errors import InputError, TargetError
 
+_ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/messages")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -77,9 +79,12 @@ def parse_target(base_url: str) -> Target:
         url = urlsplit(text)
         port = url.port
     except ValueError:  # its text can hold a part of the password
-        raise InputError("--base-url: not a URL (a user name or password must be percent-encoded)") from None
+        raise InputError(
+            "--base-url: not a URL (is the port a number up to 65535? a user name or password must be "
+            "percent-encoded)"
+        ) from None
     if url.scheme not in _DEFAULT_PORTS or not url.hostname or port == 0 or url.query or url.fragment:
-        shown = text.rpartition("@")[2]
+        shown = re.split("[?#]", text.rpartition("@")[2])[0]  # a query can hold a key
         raise InputError(f"--base-url {shown}: expected http://HOST[:PORT][/PATH] or https://…")
     auth = None
     if url.username is not None:
@@ -89,7 +94,7 @@ def parse_target(base_url: str) -> Target:
         scheme=url.scheme,
         host=_ascii_host(url.hostname),
         port=port or _DEFAULT_PORTS[url.scheme],
-        base_path=_ascii_path(url.path).rstrip("/").removesuffix("/v1").rstrip("/"),
+        base_path=_base_path(_ascii_path(url.path)),
         basic_auth=auth,
         secrets=(url.password, unquote(url.password)) if url.password else (),
     )
@@ -102,6 +107,14 @@ def _context(ca_file: Path | None) -> ssl.SSLContext:
         raise InputError(f"--ca-file {ca_file}: no certificates in PEM form") from None
     except OSError as error:
         raise InputError(f"--ca-file {ca_file}: {error.strerror}") from None
+
+
+def _base_path(path: str) -> str:
+    """What comes before /v1, also where a whole endpoint was given."""
+    path = path.rstrip("/")
+    for endpoint in _ENDPOINTS:
+        path = path.removesuffix(f"/v1{endpoint}")
+    return path.removesuffix("/v1").rstrip("/")
 
 
 def _ascii_path(path: str) -> str:

@@ -46,6 +46,7 @@ class Exchange(Protocol):
     sent_ns: int | None
 
     def connected(self, waited_ns: int | None = None) -> None: ...
+    def sending(self, ns: int) -> None: ...
     def sent(self, ns: int) -> None: ...
     def feed(self, data: bytes, ns: int) -> None: ...
     def lost(self, ns: int, why: str | None) -> None: ...
@@ -83,7 +84,7 @@ class Transport:
         self._draining: dict[Connection, int] = {}
         self._dirty: deque[Connection] = deque()
         self._drain_scheduled = False
-        self.readiness = Readiness(self.loop, self._drain)
+        self.readiness = Readiness(self.loop, self.clock.follow, self._drain)
         self._stay_awake()
 
     # What the driver calls

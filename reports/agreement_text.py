@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 from ledgers.distributions import Distribution
 from reports.agreement import Agreement, Verdict
 from reports.plan import Plan
 from reports.schedule import Schedule
-from reports.text import CENSORED, DASH, RESTS, WIDTH, marked, ms, number, table
+from reports.text import CENSORED, DASH, RESTS, marked, ms, number, table, wrapped
 from reports.timing import Timing
 
 LISTED = 8
@@ -87,7 +86,8 @@ def _pair(real: str, simulated: str) -> str:
 def agreement_text(policy: str, agreement: Agreement) -> str:
     """The three comparisons of one run, a line or two each."""
     lines = [f"{policy}: {agreement.verdict.upper()}"]
-    lines += [f"  {reason}" for reason in agreement.reasons]
+    for reason in agreement.reasons:
+        lines += wrapped(reason, first="  ", then="    ")
     lines += _schedule_lines(agreement.schedule)
     lines += _timing_lines(agreement.timing)
     lines += _plan_lines(agreement.plan)
@@ -139,9 +139,7 @@ def _listed(what: str, ids: Sequence[str]) -> list[str]:
     if not ids:
         return []
     more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
-    return wrap(
-        f"{what}: {' '.join(ids[:LISTED])}{more}", WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8
-    )
+    return wrapped(f"{what}: {' '.join(ids[:LISTED])}{more}", first=" " * 6, then=" " * 8)
 
 
 def _spread(found: Distribution | None) -> str:

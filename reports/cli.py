@@ -20,6 +20,7 @@ from ledgers.options import (
     window_from,
     window_options,
 )
+from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.rundir import Finished, Run, default_path, make_empty, write_json
 from ledgers.summary import save_summary, summarize
@@ -86,7 +87,7 @@ def agree(**options: Any) -> int:
     if options["as_json"]:
         click.echo(encode(answer))
     elif options["quiet"]:
-        click.echo(f"{verdict}  {out}")
+        _say(f"{verdict}  {out}")
     else:
         _show(results, out, verdict)
     return EXIT_CODES[verdict]
@@ -100,16 +101,20 @@ def _result(replay: Replay) -> PolicyResult:
 
 def _teller(*, silent: bool) -> Callable[[str], None]:
     """Says on stderr how far it is: stdout is for results."""
-    return lambda line: None if silent else click.echo(line, err=True)
+    return lambda line: None if silent else click.echo(printable(line), err=True)
+
+
+def _say(text: str) -> None:
+    click.echo(printable(text))
 
 
 def _show(results: list[PolicyResult], out: Path, verdict: Verdict) -> None:
     for result in results:
         _show_requests(out / result.policy, result)
-    click.echo(f"\n{side_by_side(results)}\n\n{parts_table(results)}")
+    _say(f"\n{side_by_side(results)}\n\n{parts_table(results)}")
     for result in results:
-        click.echo("\n" + agreement_text(result.policy, result.agreement))
-    click.echo("\n" + overall_text(verdict, out))
+        _say("\n" + agreement_text(result.policy, result.agreement))
+    _say("\n" + overall_text(verdict, out))
 
 
 def _show_requests(directory: Path, result: PolicyResult) -> None:
@@ -123,9 +128,9 @@ def _show_requests(directory: Path, result: PolicyResult) -> None:
         other = served.get(row.request_id)
         if other and other.prefill_start_ns is not None and other.received_ns is not None:
             row.prefill_start_ns = (row.arrival_ns or 0) + other.prefill_start_ns - other.received_ns
-    click.echo(f"\n{result.policy}: as measured (ms; arrival in s; queue delay as the server tells)")
+    _say(f"\n{result.policy}: as measured (ms; arrival in s; queue delay as the server tells)")
     window_ns = round(result.measured["window_s"] * NS_PER_S)
-    click.echo(request_table(rows, measured.info.config.slo, window_ns))
+    _say(request_table(rows, measured.info.config.slo, window_ns))
 
 
 @click.command(
@@ -155,7 +160,7 @@ def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> Non
     else:
         opened = [Run(path) for path in runs]
         for text in [_run_text(run, refreshed_summary(run)) for run in opened]:
-            click.echo(text)
+            _say(text)
 
 
 def _print_ticks(run: Run) -> None:
@@ -163,7 +168,7 @@ def _print_ticks(run: Run) -> None:
         raise InputError(f"{run.path}: has no ticks.jsonl: a measured run has no ticks, others may keep none")
     labels = request_labels(run.rows())
     for line in tick_lines(run.ticks(), labels):
-        click.echo(line)
+        _say(line)
 
 
 def refreshed_summary(run: Run) -> dict[str, Any]:
@@ -180,8 +185,8 @@ def show(finished: Finished) -> int:
     if finished.as_json:
         click.echo(encode(summary))
     elif not finished.quiet:
-        click.echo(_run_text(Run(finished.path), summary))
-        click.echo(f"\nfiles: {finished.path}")
+        _say(_run_text(Run(finished.path), summary))
+        _say(f"\nfiles: {finished.path}")
     return finished.exit_code
 
 

@@ -13,6 +13,7 @@ from ledgers.settings import SchedulerSettings, Slo
 TIMES = (
     "arrival_ns",
     "due_ns",
+    "send_start_ns",
     "sent_ns",
     "received_ns",
     "headers_ns",

@@ -1,5 +1,6 @@
 """Tables for a terminal of 80 columns, readable without colour. Values in, lines out.
 
+What servers and files say is shown with its control characters escaped, before it is measured and wrapped.
 † marks a figure over the completed requests of a window in which some did not complete. * marks a percentile
 that rests on the largest sample, for there are too few.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from textwrap import fill, wrap
+from textwrap import wrap
 from typing import Any
 
 from ledgers.metrics import (
@@ -22,6 +23,7 @@ from ledgers.metrics import (
     tpot_ns,
     ttft_ns,
 )
+from ledgers.printable import printable
 from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import RunInfo
 from ledgers.settings import Slo
@@ -30,6 +32,7 @@ from ledgers.units import NS_PER_S
 WIDTH = 80
 DASH = "-"
 LONG_DRAIN = 0.1  # of the window
+SLOW_UPLOAD_MS = 5
 LEAST_SHOWN = 8  # characters of an id
 CENSORED = "† not all completed in the window: the figure is over those that did"
 RESTS = "* rests on the largest sample"
@@ -66,7 +69,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 
 
     Where it would be too wide, columns stand closer together, and the first one is shortened.
     """
-    lines = [list(columns), *map(list, rows)]
+    lines = [list(columns), *([printable(cell) for cell in cells] for cells in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
     room = WIDTH - sum(widths[1:]) - len(gap) * (len(widths) - 1)
@@ -83,8 +86,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 
     )
 
 
+def wrapped(
+    text: str, *, width: int = WIDTH, first: str = "", then: str = "", most: int | None = None
+) -> list[str]:
+    """A text of any origin as lines, indented by `first` and `then`, and at `most` so many."""
+    return wrap(printable(text), width, initial_indent=first, subsequent_indent=then, max_lines=most)
+
+
 def shortened(text: str, width: int) -> str:
     """Its beginning and its end: what tells ids apart is often at the end."""
+    text = printable(text)
     if len(text) <= width:
         return text
     tail = (width - 1) * 2 // 3
@@ -110,7 +121,7 @@ def heading(info: RunInfo, summary: dict[str, Any]) -> str:
         parts.append("NOT COMPLETE")
     if info.interrupted:
         parts.append("interrupted")
-    return _wrapped(parts, " | ")
+    return _joined(parts, " | ")
 
 
 def accounting(summary: dict[str, Any]) -> str:
@@ -118,12 +129,9 @@ def accounting(summary: dict[str, Any]) -> str:
     names = ("completed", "failed", "cancelled", "rejected", "unfinished", "not_sent")
     counts = " + ".join(f"{summary[name]} {name.replace('_', ' ')}" for name in names if summary[name])
     retries = f" ({summary['retries']} of them retries)" if summary["retries"] else ""
-    lines = wrap(
-        f"{summary['scheduled']} scheduled{retries} = {counts or 'none'}", WIDTH, subsequent_indent="  "
-    )
+    lines = wrapped(f"{summary['scheduled']} scheduled{retries} = {counts or 'none'}", then="  ")
     for failure in summary["failures"]:
-        text = _failure(failure)
-        lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", max_lines=2)
+        lines += wrapped(_failure(failure), first="  ", then="    ", most=2)
     if summary["failed_tokens"]:
         lines.append(f"  {summary['failed_tokens']} tokens of failed requests are in no figure below")
     if summary["censored"] and summary["completed"]:
@@ -186,7 +194,7 @@ def rates(summary: dict[str, Any]) -> str:
         ("KV peak", _kv(summary)),
         ("batch utilization", number(summary["batch_utilization"])),
     ]
-    return _wrapped([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
+    return _joined([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
 
 
 def _undiluted(summary: dict[str, Any]) -> float | None:
@@ -198,9 +206,10 @@ def _undiluted(summary: dict[str, Any]) -> float | None:
 def deliveries(summary: dict[str, Any]) -> str:
     """What the server delivered, held against what was asked."""
     lines = [
-        fill(f"{kind} tokens {_as_planned(summary['lengths'][kind])}", WIDTH, subsequent_indent="  ")
+        line
         for kind in ("prompt", "output")
         if summary["lengths"][kind]
+        for line in wrapped(f"{kind} tokens {_as_planned(summary['lengths'][kind])}", then="  ")
     ]
     cached, reasoning = summary["cached_tokens_share"], summary["reasoning"]
     facts = []
@@ -211,7 +220,7 @@ def deliveries(summary: dict[str, Any]) -> str:
     if reasoning["requests"]:
         tokens = "" if reasoning["tokens"] is None else f", {reasoning['tokens']} tokens"
         facts.append(f"reasoning in {reasoning['requests']} requests{tokens}")
-    return "\n".join(line for line in [*lines, _wrapped(facts, " | ")] if line)
+    return "\n".join(line for line in [*lines, _joined(facts, " | ")] if line)
 
 
 def _as_planned(found: dict[str, Any]) -> str:
@@ -235,15 +244,18 @@ def client_health(client: dict[str, Any], *, held: bool = False) -> str:
         ("asked", _with(client["asked_rps"], "req/s")),
         ("sent", _with(client["achieved_rps"], "req/s")),
         ("CPU", DASH if cpu is None else f"{cpu:.1%} of a core"),
+        ("loop lag max", _with(_longest_ms(client["loop_lag_max_ms"]), "ms")),
         ("reads with several tokens", DASH if several is None else f"{several:.1%}"),
-        ("waits for a connection up to", _with(_long_wait_ms(client["connect_wait_ms"]), "ms")),
+        ("waits for a connection up to", _with(_longest_ms(client["connect_wait_ms"], 1), "ms")),
+        ("uploads up to", _with(_longest_ms(client["upload_ms"], SLOW_UPLOAD_MS), "ms")),
         ("most sent in 100 ms", str(client["most_sent_in_100_ms"]) if held else DASH),
     ]
-    return _wrapped([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
+    return _joined([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
 
 
-def _long_wait_ms(worst: dict[str, float] | None) -> float | None:
-    return worst["max"] if worst and worst["max"] >= 1 else None
+def _longest_ms(worst: dict[str, float] | None, above: float = 0) -> float | None:
+    """The largest, if it is above what is worth a word."""
+    return worst["max"] if worst and worst["max"] > above else None
 
 
 def _kv(summary: dict[str, Any]) -> str:
@@ -258,25 +270,22 @@ def littles_law(summary: dict[str, Any]) -> str:
         return ""
     applies = "applies" if law["applies"] else "does not apply"
     head = f"Little's law {applies}: L {number(law['concurrency_mean'])}, X * W {number(law['product'])}"
-    return "\n".join([head, *(line for reason in law["reasons"] for line in _indented(reason))])
-
-
-def _indented(text: str) -> list[str]:
-    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    reasons = (line for reason in law["reasons"] for line in wrapped(reason, first="  ", then="    "))
+    return "\n".join([head, *reasons])
 
 
 def _with(value: float | None, unit: str) -> str:
     return DASH if value is None else f"{number(value)} {unit}"
 
 
-def _wrapped(parts: Iterable[str], joint: str) -> str:
-    lines = [""]
-    for part in parts:
-        longer = f"{lines[-1]}{joint}{part}" if lines[-1] else part
-        if len(longer) > WIDTH:
-            lines.append(part)
+def _joined(parts: Iterable[str], joint: str) -> str:
+    """The parts one after another, a new line where they would be too wide."""
+    lines: list[str] = []
+    for part in map(printable, parts):
+        if lines and len(lines[-1]) + len(joint) + len(part) <= WIDTH:
+            lines[-1] += joint + part
         else:
-            lines[-1] = longer
+            lines += wrapped(part)
     return "\n".join(lines)
 
 
@@ -289,12 +298,16 @@ def run_text(info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] 
         blocks.append(deliveries(summary))
         blocks.append(client_health(client, held=summary["held_ms"] is not None))
     if client and client["client_limited"]:
-        blocks.insert(1, fill("CLIENT-LIMITED: " + "; ".join(client["reasons"]), WIDTH))
-    blocks.append("\n".join(fill(f"warning: {warning}", WIDTH) for warning in summary["warnings"]))
-    blocks += [fill(f"note: {note}", WIDTH) for note in info.notes]
+        blocks.insert(1, _paragraph("CLIENT-LIMITED: " + "; ".join(client["reasons"])))
+    blocks.append("\n".join(_paragraph(f"warning: {warning}") for warning in summary["warnings"]))
+    blocks += [_paragraph(f"note: {note}") for note in info.notes]
     if rows is not None:
         blocks.append(request_table(rows, info.config.slo, round(summary["window_s"] * NS_PER_S)))
     return "\n\n".join(block for block in blocks if block)
+
+
+def _paragraph(text: str) -> str:
+    return "\n".join(wrapped(text))
 
 
 def request_table(rows: Sequence[RequestRow], slo: Slo, t_obs_ns: int) -> str:
@@ -392,4 +405,4 @@ def _event_lines(tick: TickRow, labels: Mapping[str, str]) -> Iterator[str]:
     for kind, id in tick.events or ():
         happened.setdefault(kind, []).append(labels.get(id, id))
     for kind, ids in happened.items():
-        yield from wrap(f"{kind} {' '.join(ids)}", WIDTH - EVENTS_FROM, subsequent_indent="  ")
+        yield from wrapped(f"{kind} {' '.join(ids)}", width=WIDTH - EVENTS_FROM, then="  ")

@@ -268,9 +268,21 @@ def test_a_long_prompt_is_no_bad_csv() -> None:
 
 def test_the_length_of_a_prompt_is_counted_from_its_text() -> None:
     (row,) = rows_of('{"prompt": "able about above", "output_tokens": 5}')
-    assert row.prompt_tokens == 3
-    assert "prompt_tokens is 4, but the prompt given has 3" in refusal(
-        '{"prompt": "able about above", "prompt_tokens": 4, "output_tokens": 5}'
+    assert (row.prompt_tokens, row.counted_otherwise) == (3, False)
+
+
+@pytest.mark.parametrize(("given", "otherwise"), [(4, True), (3, False)])
+def test_the_length_given_beside_a_prompt_stands(given: int, otherwise: bool) -> None:
+    """Whoever made the trace counted with a tokenizer of their own."""
+    (row,) = rows_of(json.dumps({"prompt": "able about above", "prompt_tokens": given, "output_tokens": 5}))
+    assert (row.prompt, row.prompt_tokens, row.counted_otherwise) == ("able about above", given, otherwise)
+
+
+def test_a_bad_length_beside_a_prompt_is_refused() -> None:
+    line = '{"prompt": "able about above", "prompt_tokens": %s, "output_tokens": 5}'
+    assert "prompt_tokens is 0, not a whole number" in refusal(line % 0)
+    assert "prefix_tokens is 4, but the prompt has 3" in refusal(
+        line % '3, "prefix": "a", "prefix_tokens": 4'
     )
 
 

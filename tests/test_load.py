@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -160,6 +161,23 @@ def test_rows_of_a_trace_without_tokens_are_left_out_and_counted(write: Callable
         "2 rows without output tokens left out",
         "1 row without prompt tokens left out",
     ]
+
+
+def test_prompts_with_a_length_of_their_own_are_counted_among_those_taken(
+    write: Callable[[str], str],
+) -> None:
+    """Of the three first, two were counted by another tokenizer; the lengths given are the ledger's."""
+    lines = [
+        {"prompt": "able about", "prompt_tokens": length, "output_tokens": 1, "arrival_s": at}
+        for at, length in enumerate((2, 5, 7, 9))
+    ]
+    source = write("".join(json.dumps(line) + "\n" for line in lines))
+    ledger = load_ledger(source, num_prompts=3)
+    assert [row.prompt_tokens for row in ledger.rows] == [2, 5, 7]
+    said = "another length by the mock's own count (agree and simulate need that one)"
+    assert ledger.notes[0] == f"2 prompts have {said}"
+    assert load_ledger(source, num_prompts=2).notes[0] == f"1 prompt has {said}"
+    assert not any("own count" in note for note in load_ledger(source, num_prompts=1).notes)
 
 
 # --- what prompts share

@@ -452,3 +452,92 @@ async def test_plain_refusals_are_rows_with_their_cause(tmp_path: Path) -> None:
     assert "9 http_error" in text
     assert "HTTP 500: engine is dead" in " ".join(text.split())
     assert Run(out).info.complete
+
+
+async def test_a_stream_that_finished_and_stays_open_is_not_waited_for(tmp_path: Path) -> None:
+    """A finish reason, then pings but no end mark: complete with its last event, in a second or two."""
+
+    async def finishes(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + token("a") + token("b"))
+        finish = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
+        writer.write(b"%x\r\n%s\r\n" % (len(finish), finish))
+        for _ in range(100):
+            writer.write(b"8\r\n: ping\n\n\r\n")
+            await asyncio.sleep(0.2)
+
+    out = tmp_path / "run"
+    async with scripted_server(finishes) as server:
+        before = time.monotonic()
+        code, text, _ = await tokentick_run(
+            ledger(tmp_path, [0, 10]), "--base-url", url(server), "--out", out, "--json"
+        )
+        assert time.monotonic() - before < 10
+    rows = list(rows_of(out).values())
+    assert (code, [row.outcome for row in rows]) == (0, ["completed"] * 2)
+    assert all(ms(row, "end_ns") - ms(row, "last_token_ns") < 500 for row in rows)
+    assert json.loads(text)["window_s"] < 1
+
+
+async def test_nothing_is_sent_after_the_duration(tmp_path: Path) -> None:
+    """What waits for a place then is not sent, and no attempt follows a failure; what is in flight ends."""
+
+    async def busy(request: Request, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.3)
+        writer.write(b"HTTP/1.1 503 Busy\r\nRetry-After: 0.4\r\nContent-Length: 0\r\n\r\n")
+
+    out = tmp_path / "run"
+    async with scripted_server(busy) as server:
+        words = ["--base-url", url(server), "--out", out, "--max-concurrency", 1, "--request-rate", 20]
+        words += ["--client-retries", 3, "--duration", 0.5, "--json"]
+        _, text, _ = await tokentick_run(ledger(tmp_path, [i * 50 for i in range(10)]), *words)
+    rows = list(Run(out).rows())
+    assert max(ms(row, "sent_ns") for row in rows if row.sent_ns is not None) < 600
+    summary = json.loads(text)
+    assert summary["scheduled"] == len(rows) == summary["failed"] + summary["not_sent"]
+    assert summary["not_sent"] >= 7
+
+
+async def test_a_key_in_a_path_or_a_body_is_not_written_down(tmp_path: Path) -> None:
+    """As some APIs want it; what is no secret stays readable."""
+    out = tmp_path / "run"
+    async with scripted_server(quick) as server:
+        words = ["--endpoint", "/v1/chat/completions?key=canary%2Fone&version=2026-01", "--out", out]
+        words += [
+            "--extra-body",
+            '{"api_key": "canary-two", "user": "somebody"}',
+            "--metadata",
+            "token=canary-three",
+        ]
+        code, text, err = await tokentick_run(ledger(tmp_path, [0]), "--base-url", url(server), *words)
+        assert server.posts[0].path == "/v1/chat/completions?key=canary%2Fone&version=2026-01"
+        assert json.loads(server.posts[0].body)["api_key"] == "canary-two"
+    written = text + err + "".join(file.read_text() for file in out.glob("*"))
+    assert code in (0, 4)
+    assert "canary" not in written
+    assert "version=2026-01" in written
+    assert "somebody" in written
+
+
+async def test_prompts_are_new_in_each_run_unless_a_seed_is_given(tmp_path: Path) -> None:
+    """A prefix cache that knows the last run must not make this one faster."""
+    async with scripted_server(quick) as server:
+        for number, words in enumerate([[], [], ["--seed", 7], ["--seed", 7]]):
+            out = tmp_path / str(number)
+            await tokentick_run(ledger(tmp_path, [0]), "--base-url", url(server), "--out", out, *words)
+        prompts = [post.prompt for post in server.posts]
+    assert prompts[0] != prompts[1]
+    assert prompts[2] == prompts[3]
+
+
+async def test_ctrl_c_in_the_preflight_says_that_nothing_was_measured(tmp_path: Path) -> None:
+    """One line, exit 130, no directory."""
+    async with scripted_server(quick) as server:
+        server.on_probe = silent
+        process = await start(ledger(tmp_path, [0]), "--base-url", url(server), "--out", tmp_path / "run")
+        while not server.probes:
+            await asyncio.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        code, _, err = await finish(process)
+    assert (code, len(err.split("\n\n")[0].splitlines())) == (130, 1), err
+    assert "nothing was measured" in err
+    assert not (tmp_path / "run").exists()

@@ -178,3 +178,16 @@ def test_nothing_is_read_after_a_fault() -> None:
         reader.feed(b"3\r\nabc\r\njunk\r\n")
     assert reader.feed(b"3\r\ndef\r\n0\r\n\r\n") == []
     assert (reader.broken, reader.complete, reader.feed_eof()) == (True, False, False)
+
+
+@pytest.mark.parametrize("piece", [b"SSH-2.0-OpenSSH", b"\x15\x03\x01", b"<html>", b"HTTX"])
+def test_what_does_not_begin_as_http_is_refused_at_once(piece: bytes) -> None:
+    """A line of another protocol may never end: nobody waits for it."""
+    with pytest.raises(ProtocolError, match="not HTTP"):
+        ResponseReader().feed(piece)
+
+
+def test_a_status_line_may_come_byte_by_byte() -> None:
+    """Its beginning alone is no fault."""
+    reader, _ = read([bytes([byte]) for byte in b"HTTP/1.1 204 No Content\r\n\r\n"])
+    assert (reader.status, reader.complete) == (204, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import time
@@ -337,3 +338,41 @@ async def test_https_refuses_a_certificate_that_nobody_vouches_for(certificate: 
         assert (row.outcome, row.phase, server.posts) == ("connect_error", "connect", [])
         assert row.error is not None
         assert "--insecure" in row.error
+
+
+async def test_a_large_request_has_a_first_and_a_last_byte() -> None:
+    """A server that takes its time to read: the wait is between the two, and not before the first."""
+
+    async def slow_reader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.3)
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(30_000_000)
+        writer.write(SSE_HEAD + token("a") + ending(1))
+
+    async with raw_server(slow_reader) as port:
+        target = parse_target(f"http://127.0.0.1:{port}")
+        transport = Transport(target, await find_address(target, 5))
+        try:
+            began = time.monotonic_ns()
+            row = await exchange(transport, body=b"x" * 30_000_000)
+        finally:
+            transport.close()
+    assert row.outcome == "completed"
+    assert row.send_start_ns is not None
+    assert row.sent_ns is not None
+    assert 0 <= row.send_start_ns - began < 200 * MS
+    assert row.sent_ns - row.send_start_ns > 150 * MS
+
+
+def test_a_wall_clock_that_is_set_is_followed_before_the_next_stamp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second forward or back: a stamp of this moment stays a stamp of this moment."""
+    clock = StampClock()
+    wall = time.time_ns
+    for step in (500 * MS, -500 * MS):
+        monkeypatch.setattr("time.time_ns", lambda step=step: wall() + step)
+        clock.follow()
+        seconds, nanoseconds = divmod(time.time_ns(), 1_000 * MS)
+        now = time.monotonic_ns()
+        stamp = clock.stamp([(1, 35, struct.pack("@ll", seconds, nanoseconds))], 0, now + 50 * MS)
+        assert abs(stamp - now) < 20 * MS
+    assert clock.largest_step_ns > 400 * MS

@@ -15,6 +15,7 @@ from ledgers.distributions import distribution, kaplan_meier, nearest_rank, rest
 from ledgers.metrics import (
     NEVER,
     Observations,
+    answered_early,
     classify,
     completion_ns,
     e2e_ns,
@@ -22,12 +23,14 @@ from ledgers.metrics import (
     gaps_ns,
     held_ns,
     meets,
+    own_lag_ns,
     queue_delay_ns,
     send_lag_ns,
     tpot_ns,
     ttfc_ns,
     ttft_from_send_ns,
     ttft_ns,
+    upload_ns,
     window_ns,
 )
 from ledgers.rows import OUTCOMES, Outcome, RequestRow
@@ -96,6 +99,43 @@ def test_what_the_run_held_back_is_no_fault_of_the_sender() -> None:
     assert (held_ns(held), send_lag_ns(held), ttft_ns(held)) == (60 * MS, 3 * MS, 100 * MS)
     assert held_ns(row()) == 0
     assert held_ns(row(sent_ns=None)) is None
+
+
+def test_the_own_lag_ends_with_the_first_byte() -> None:
+    """Arrived at 100 ms, waited 20 for a connection, sent from 123 to 173: 3 ms are the client's own."""
+    slow = row(connect_ns=20 * MS, send_start_ns=123 * MS, sent_ns=173 * MS)
+    assert (own_lag_ns(slow), upload_ns(slow), send_lag_ns(slow)) == (3 * MS, 50 * MS, 73 * MS)
+    assert (own_lag_ns(row()), upload_ns(row())) == (3 * MS, None)
+    assert own_lag_ns(row(sent_ns=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "early"),
+    [
+        ({}, False),
+        ({"sent_ns": 201 * MS}, True),
+        ({"sent_ns": None, "send_start_ns": 103 * MS}, True),
+        ({"sent_ns": None}, False),
+        ({"sent_ns": 201 * MS, "first_token_ns": None}, False),
+    ],
+)
+def test_an_early_answer_came_before_the_last_byte_left(fields: dict[str, Any], early: bool) -> None:
+    assert answered_early(row(**fields)) is early
+    if early:
+        assert ttft_from_send_ns(row(**fields)) is None
+
+
+times = st.none() | st.integers(0, 1_000)
+
+
+@given(st.fixed_dictionaries({name: times for name in RequestRow.__struct_fields__ if name.endswith("_ns")}))
+def test_no_duration_is_negative_in_whatever_order_things_came(fields: dict[str, Any]) -> None:
+    seen = Observations(Slo())
+    seen.add(row(**fields | {"decode_ns": None, "token_ns": None}))
+    durations = ("send_lag", "own_lag", "connect", "upload", "held", "queue_delay")
+    for name in (*durations, "ttft", "ttfc", "ttft_from_send", "e2e", "decode"):
+        assert all(value >= 0 for value in seen.known(name, [0])), name
+    assert all(value >= 0 for value in (*seen.tpot([0]), *seen.stays([0])))
 
 
 def test_a_closed_loop_holds_nothing_back() -> None:

@@ -773,3 +773,42 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no openssl command to make a certificate with")
     path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
     return path
+
+
+@pytest.mark.parametrize("kind", ["broken", "dripping", "endless"])
+async def test_an_answer_that_does_not_end_well_holds_nobody_up(kind: str) -> None:
+    """A list of models with a broken frame, in drops, or without end: time and memory have bounds."""
+
+    async def misbehave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        if request.startswith(b"POST"):
+            writer.write(plain(404))
+            writer.close()
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        if kind == "broken":
+            writer.write(chunk(b'{"data":[') + b"zz\r\n")
+            writer.close()
+            return
+        while True:
+            writer.write(chunk(b" " * (1 if kind == "dripping" else 1 << 20)))
+            await writer.drain()
+            await asyncio.sleep(0.2 if kind == "dripping" else 0)
+
+    async with asyncio.timeout(15), raw_server(misbehave) as port:
+        with pytest.raises(TargetError):
+            await look_at(port, connect_timeout_s=0.5, timeout_s=0.5)
+
+
+async def test_a_page_is_no_api() -> None:
+    """HTML with status 200, as a login page has it: the path is wrong, for every request."""
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 18\r\n\r\n<html>Log in</html>"
+    with pytest.raises(TargetError, match=r"neither an event stream nor JSON: <html>Log in.*--endpoint"):
+        await found_at(always(page))
+
+
+async def test_requests_longer_than_the_context_are_counted() -> None:
+    """Where the server says how long a context it has."""
+    models = plain(200, b'{"data":[{"id":"m","max_model_len":219}]}')
+    found, _ = await found_at(plain_probe, models=models)
+    assert "3 requests are longer than the model's context of 219 tokens" in found.notes

@@ -348,6 +348,59 @@ def test_a_server_slow_to_accept_does_not_make_the_client_the_bottleneck(tmp_pat
     assert not summary["client"]["client_limited"]
 
 
+def test_a_server_slow_to_take_the_body_does_not_make_the_client_the_bottleneck(tmp_path: Path) -> None:
+    """The first byte leaves 1 ms late, the last one 200 ms later: that is shown as upload, and no fault."""
+    rows = [
+        measured(f"R{i}", i, 900, send_start_ns=(i + 1) * MS, sent_ns=(i + 201) * MS, first_token_ns=800 * MS)
+        for i in range(5)
+    ]
+    client = summary_of(tmp_path, rows)["client"]
+    assert client["upload_ms"] == {"p50": 200.0, "p99": 200.0, "max": 200.0}
+    assert (client["send_lag_ms"]["max"], client["client_limited"]) == (201.0, False)
+    late = [msgspec.structs.replace(row, send_start_ns=(row.send_start_ns or 0) + 10 * MS) for row in rows]
+    assert summary_of(tmp_path / "late", late)["client"]["client_limited"]
+
+
+def test_where_no_row_tells_of_the_upload_there_is_no_figure_for_it(tmp_path: Path) -> None:
+    assert summary_of(tmp_path, [measured("A", 0, 100)])["client"]["upload_ms"] is None
+
+
+@pytest.mark.parametrize(("last_ms", "limited"), [(35, False), (60, True)])
+def test_a_burst_may_take_its_time_to_leave(tmp_path: Path, last_ms: int, limited: bool) -> None:
+    """500 at one instant, evenly sent until `last_ms`: 10 ms and 0.05 for each are allowed, 35 in all."""
+    rows = [measured(f"R{i}", 0, 900, sent_ns=last_ms * MS * i // 499) for i in range(500)]
+    client = summary_of(tmp_path, rows)["client"]
+    assert client["client_limited"] is limited
+    if limited:
+        (reason,) = client["reasons"]
+        assert reason.endswith(
+            "sent more than 10 ms (+0.05 ms for each that is due at the same instant) late"
+        )
+
+
+def test_a_burst_excuses_nobody_who_is_not_in_it(tmp_path: Path) -> None:
+    """100 at one instant leave in time; 3 of the 50 after them, each alone, leave 12 ms late."""
+    rows = [measured(f"R{i}", 0, 900) for i in range(100)]
+    rows += [measured(f"S{i}", i, 900, sent_ns=(i + 12 * (i < 4)) * MS) for i in range(1, 51)]
+    (reason,) = summary_of(tmp_path, rows)["client"]["reasons"]
+    assert reason.startswith("3 of 150 requests")
+
+
+def test_places_that_come_free_apart_are_no_burst(tmp_path: Path) -> None:
+    """500 arrive at once, but each is let go at its own time: 12 ms late is late."""
+    rows = [
+        measured(f"R{i}", 0, 900, due_ns=i * MS, sent_ns=(i + 12) * MS, first_token_ns=800 * MS)
+        for i in range(500)
+    ]
+    assert summary_of(tmp_path, rows)["client"]["client_limited"]
+
+
+def test_a_closed_loop_has_no_rate_that_was_asked_for(tmp_path: Path) -> None:
+    rows = [measured(f"R{i}", i * 100, i * 100 + 90) for i in range(11)]
+    client = summary_of(tmp_path, rows, extra={"closed_loop": True})["client"]
+    assert (client["asked_rps"], client["achieved_rps"]) == (None, pytest.approx(10))
+
+
 def test_one_hiccup_does_not_make_the_client_the_bottleneck(tmp_path: Path) -> None:
     rows = [measured(f"R{i}", i * 100, i * 100 + 90) for i in range(11)]
     rows[3].sent_ns = 330 * MS
@@ -604,9 +657,51 @@ def test_clumped_streams_are_said_and_change_no_figure(tmp_path: Path) -> None:
 
 def test_a_client_that_reads_late_is_not_taken_for_a_proxy(tmp_path: Path) -> None:
     summary = summary_with_loop_lag(tmp_path, [measured("A", 0, 800, **CLUMPED, shared_reads=126)], 1, 40, 60)
+    late, clumped = summary["warnings"]
+    assert late.startswith("this client's loop was late by 40 ms and more in half of all seconds")
+    assert "this client was slow to read" in clumped
+    assert "proxy" not in clumped
+
+
+@pytest.mark.parametrize(
+    ("lags_ms", "warned"), [((9, 9, 900), False), ((10, 10), False), ((1, 11, 12), True)]
+)
+def test_a_loop_late_in_half_of_all_seconds_is_warned_of(
+    tmp_path: Path, lags_ms: tuple[int, ...], warned: bool
+) -> None:
+    """One long stall is no habit; more than 10 ms in the median second is, though no stream is clumped."""
+    warnings = summary_with_loop_lag(tmp_path, [measured("A", 0, 100)], *lags_ms)["warnings"]
+    assert [warning.startswith("this client's loop was late by 11 ms") for warning in warnings] == [
+        True
+    ] * warned
+
+
+def test_usage_below_the_events_is_used_and_said(tmp_path: Path) -> None:
+    """Three events with output, of which A's server counts 1, B's 3; C has two choices, D failed."""
+    rows = [
+        measured("A", 0, 100, tokens=1, token_source="usage"),
+        measured("B", 0, 100, token_source="usage"),
+        measured("C", 0, 100, tokens=2, token_source="usage", choices=2, decode_ns=50 * MS),
+        measured("D", 0, 100, tokens=1, token_source="usage", outcome="truncated"),
+    ]
+    (warning,) = summary_of(tmp_path, rows)["warnings"]
+    assert warning.startswith("in 1 requests the server counted fewer tokens than events with output came")
+
+
+def test_an_answer_before_the_request_was_sent_has_no_ttft_from_send(tmp_path: Path) -> None:
+    """Sent from 0 to 80 ms, the first token at 50: TTFT is 50 ms, and nothing is negative."""
+    early = measured("A", 0, 100, send_start_ns=0, sent_ns=80 * MS)
+    summary = summary_of(tmp_path, [early, measured("B", 0, 100)])
+    assert (summary["ttft_ms"]["n"], summary["ttft_ms"]["max"]) == (2, 50.0)
+    assert (summary["ttft_from_send_ms"]["n"], summary["ttft_from_send_ms"]["mean"]) == (1, 50.0)
     (warning,) = summary["warnings"]
-    assert "this client was slow to read" in warning
-    assert "proxy" not in warning
+    assert warning.startswith("in 1 requests the first token came before the request was wholly sent")
+
+
+def test_a_refusal_before_the_request_was_sent_has_no_time_after_the_send(tmp_path: Path) -> None:
+    refusal = msgspec.structs.replace(failed("F", 0, 20), sent_ns=80 * MS)
+    (failure,) = summary_of(tmp_path, [refusal])["failures"]
+    assert (failure["count"], failure["after_send_p50_ms"]) == (1, None)
 
 
 def test_a_fifth_of_shared_reads_is_not_yet_clumped(tmp_path: Path) -> None:

@@ -90,12 +90,16 @@ def failed(number: int, outcome: str, phase: str, error: str) -> RequestRow:
     return measured(number, outcome=outcome, phase=phase, error=error, **nothing)
 
 
-def text_of(path: Path, rows: list[RequestRow]) -> list[str]:
+def text_of(
+    path: Path, rows: list[RequestRow], *, config: RunConfig | None = None, loop_lags_ms: tuple[int, ...] = ()
+) -> list[str]:
     """The lines printed of a measured run; all fit the terminal."""
-    info = RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo("trace.jsonl"))
+    info = RunInfo(kind="measured", config=config or RunConfig(), ledger=LedgerInfo("trace.jsonl"))
     writer = RunWriter(path / "run", info)
     for row in rows:
         writer.add(row)
+    for lag_ms in loop_lags_ms:
+        writer.add_health({"t_ns": 1, "loop_lag_max_ns": lag_ms * MS})
     writer.close(complete=True)
     lines = run_text(info, summarize(Run(path / "run")), rows).splitlines()
     assert max(map(len, lines)) <= 80
@@ -163,6 +167,50 @@ def test_nothing_completed_is_said_first(tmp_path: Path) -> None:
 def test_clumped_streams_are_warned_of(tmp_path: Path) -> None:
     lines = text_of(tmp_path, [measured(i, shared_reads=18) for i in range(3)])
     assert any(line.startswith("warning: clumped streams: 95%") for line in lines)
+
+
+def test_the_client_line_says_how_late_its_loop_was_and_how_long_uploads_took(tmp_path: Path) -> None:
+    """The loop always; uploads from more than 5 ms on."""
+    rows = [measured(i, send_start_ns=i * 100 * MS) for i in range(3)]
+    (line,) = (line for line in text_of(tmp_path, rows, loop_lags_ms=(2, 7)) if line.startswith("asked"))
+    assert "loop lag max 7.00 ms" in line
+    assert "uploads" not in line
+    rows[1].sent_ns = 106 * MS
+    assert "uploads up to 6.00 ms" in "\n".join(text_of(tmp_path / "slow", rows))
+
+
+def test_a_closed_loop_shows_what_was_sent_and_nothing_that_was_asked(tmp_path: Path) -> None:
+    closed = RunConfig(extra={"closed_loop": True})
+    lines = text_of(tmp_path, [measured(i) for i in range(3)], config=closed)
+    assert any(line.startswith("sent 10.00 req/s") for line in lines)
+    assert not any("asked" in line for line in lines)
+
+
+HOSTILE = "é 中 🎉 \x1b[2J\u202eesrever\u202c \x1b]0;owned\x07 \x9b31m \u2028 \r "
+
+
+def test_what_a_server_says_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    """Errors, ids, notes, names: controls are shown, other signs stay, and 80 columns hold."""
+    rows = [measured(i, id=f"R{i}{HOSTILE}", class_=HOSTILE) for i in range(3)]
+    rows += [failed(9, "http_error", "headers", f"HTTP 500: {HOSTILE * 9}")]
+    info = RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo(f"trace{HOSTILE}"), notes=[HOSTILE])
+    writer = RunWriter(tmp_path / "run", info)
+    for row in rows:
+        writer.add(row)
+    writer.close(complete=True)
+    text = run_text(info, summarize(Run(tmp_path / "run")), rows)
+    assert max(map(len, text.split("\n"))) <= 80
+    assert not set(text) & set("\x1b\x07\x9b\r\u202e\u202c\u2028")
+    failure = text.partition("http_error")[2].partition("TTFT")[0]
+    assert all(sign in failure for sign in (r"\x1b[2J", r"\u202eesrever", "é", "中", "🎉"))
+
+
+def test_ids_of_requests_cannot_drive_the_terminal_from_the_tick_table() -> None:
+    tick = TickRow(tick=1, queue=0, prefill=0, ready=1, emitted=1, kv_reserved=1, kv_cached=1)
+    tick.events = [("token", "A")]
+    text = "\n".join(tick_lines([tick], {"A": HOSTILE}))
+    assert "\x1b" not in text
+    assert "\x1b[2J" in text.replace(r"\x1b", "\x1b")
 
 
 def test_a_straggler_does_not_hide_the_throughput_before_it(tmp_path: Path) -> None:

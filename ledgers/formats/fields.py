@@ -41,7 +41,8 @@ class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "cla
 
     `time_ns` is exact, in the file's own origin; `at` is the time of a shape without a unit. A row has one of
     them, or neither when the file gives lengths alone. Zero tokens mean that the trace has none for the row.
-    The fields from `prompt` on are those of a planned row.
+    The fields from `prompt` on are those of a planned row, but for `counted_otherwise`: whether the text of
+    the prompt has another length than `prompt_tokens` by the mock's own count.
     """
 
     line: int
@@ -54,6 +55,7 @@ class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "cla
     session: str | None = None
     turn: int | None = None
     prompt: str | None = None
+    counted_otherwise: bool = False
     prefix: str | None = None
     prefix_tokens: int | None = None
     hash_ids: list[int] | None = None

@@ -3,7 +3,8 @@
 `prompt_tokens, output_tokens`, and for the time `arrival_s` (seconds), `at` (a shape without a unit) or
 neither; optionally `id, class, session, turn, prompt`, and what prompts share: `prefix` with `prefix_tokens`,
 or in JSONL `hash_ids`, labels for blocks of `block_tokens` tokens. Anything else is refused: a column with a
-typing mistake would otherwise be lost without a word.
+typing mistake would otherwise be lost without a word. Where a `prompt` is given without its length, it is
+counted as the mock counts it; a length beside it stands, for real traces count by real tokenizers.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _row(line: int, record: dict[str, Any]) -> TraceRow:
     given = {field: value for field, value in record.items() if not _blank(value)}
     if "arrival_s" in given and "at" in given:
         raise ValueError("arrival_s and at are both given, but a row has one time")
-    prompt_tokens = _prompt_tokens(given)
+    prompt_tokens, counted = _prompt_tokens(given)
     return TraceRow(
         line=line,
         time_ns=_optional(given, "arrival_s", _seconds),
@@ -60,6 +61,7 @@ def _row(line: int, record: dict[str, Any]) -> TraceRow:
         session=_optional(given, "session", fields.label),
         turn=_optional(given, "turn", lambda value, field: fields.whole(value, field, least=0)),
         prompt=given.get("prompt"),
+        counted_otherwise=counted != prompt_tokens,
         **_shared(given, prompt_tokens),
     )
 
@@ -109,14 +111,13 @@ def _tokens(given: dict[str, Any], field: str) -> int:
     return _count(given[field], field)
 
 
-def _prompt_tokens(given: dict[str, Any]) -> int:
-    """The length of the prompt, which its text says too: a number beside the text must say the same."""
-    if "prompt" not in given:
-        return _tokens(given, "prompt_tokens")
-    counted = _count_prompt(given["prompt"])
-    if "prompt_tokens" in given and _tokens(given, "prompt_tokens") != counted:
-        raise ValueError(f"prompt_tokens is {given['prompt_tokens']}, but the prompt given has {counted}")
-    return counted
+def _prompt_tokens(given: dict[str, Any]) -> tuple[int, int]:
+    """The length of the prompt, and as the mock counts it, which is the same where there is no text."""
+    counted = _count_prompt(given["prompt"]) if "prompt" in given else None
+    if counted is not None and "prompt_tokens" not in given:
+        return counted, counted
+    tokens = _tokens(given, "prompt_tokens")
+    return tokens, tokens if counted is None else counted
 
 
 def _count_prompt(prompt: Any) -> int:

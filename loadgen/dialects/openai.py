@@ -37,6 +37,8 @@ class _Payload(msgspec.Struct, gc=False):
     reasoning_text: Any = None
     reasoning_details: Any = None
     thinking: Any = None
+    thinking_blocks: Any = None
+    audio: Any = None
     refusal: Any = None
     tool_calls: Any = None
     function_call: Any = None
@@ -213,6 +215,8 @@ def _payload_output(index: int, payload: _Payload) -> tuple[Output, ...]:
         content = "".join(text_of(part) for part in content if not _is_reasoning(part))
     if content and (text := text_of(content)):
         output.append(Output(index, "text", text))
+    if payload.audio and (text := text_of(payload.audio, "transcript", "data")):
+        output.append(Output(index, "text", text))
     if payload.refusal and (text := text_of(payload.refusal)):
         output.append(Output(index, "refusal", text))
     if (payload.tool_calls or payload.function_call) and (text := _calls(payload)):
@@ -228,10 +232,11 @@ def _reasoning(payload: _Payload) -> str:
         payload.reasoning_text,
         payload.thinking,
         payload.reasoning_details,
+        payload.thinking_blocks,
     )
     if any(spellings):
         for value in spellings:
-            if text := text_of(value, "text", "summary", "content"):
+            if text := text_of(value, "text", "summary", "content", "thinking"):
                 return text
     if not isinstance(payload.content, list):
         return ""
