@@ -15,6 +15,7 @@ from ledgers.metrics import answered_early
 from ledgers.rows import RequestRow
 
 CLUMPED_SHARE = 0.2  # of the events: above it gaps between events are those of somebody who collects them
+CACHED_SHARE = 0.2  # of the prompt tokens: above it TTFT is that of prompts the server knew
 LEAST_GAPS = 20  # for a share of them to say anything
 LEAST_EVENTS = 8  # that a stream must have to be judged as a whole
 IN_ONE_PIECE = 0.9
@@ -86,6 +87,9 @@ class Deliveries:
         self._streams = Streams()
         self._sources: Counter[str] = Counter()
         self._cached = self._cached_of = 0
+        self._completed = 0
+        self._unseen = 0  # completed without a token that could be seen, though some were counted
+        self._choices: set[int] = set()  # how many requests had, of those with several
         self._undercounted = 0  # by the server, against the events that came
         self._answered_early = 0
         self._reasoning_requests = 0
@@ -94,7 +98,11 @@ class Deliveries:
     def add(self, row: RequestRow) -> None:
         if row.outcome != "completed":
             return
+        self._completed += 1
         self._streams.add(row)
+        self._unseen += unseen(row)
+        if row.choices is not None and row.choices > 1:
+            self._choices.add(row.choices)
         self._undercounted += undercounted(row)
         self._answered_early += answered_early(row)
         if row.token_source is not None:
@@ -117,6 +125,7 @@ class Deliveries:
             "lengths": {"prompt": self._prompt.figures(), "output": self._output.figures()},
             "tokens_per_event": share(streams.tokens, streams.events),
             "events_sharing_a_read_share": share(streams.shared, streams.gaps),
+            "choices": {"min": min(self._choices), "max": max(self._choices)} if self._choices else None,
             "token_sources": dict(sorted(self._sources.items())),
             "cached_tokens_share": share(self._cached, self._cached_of),
             "reasoning": {"requests": self._reasoning_requests, "tokens": self._reasoning_tokens},
@@ -125,19 +134,35 @@ class Deliveries:
     def warnings(self, loop_lag_p50_ms: float | None) -> list[str]:
         """What a reader of the latencies should know, with the numbers that it rests on."""
         return [
-            *self._early(),
+            *self._cached_prompts(),
+            *self._without_ttft(),
             *_late_loop(loop_lag_p50_ms),
             *self._clumped(loop_lag_p50_ms),
             *self._tokens_and_events(),
         ]
 
-    def _early(self) -> list[str]:
-        if not self._answered_early:
+    def _cached_prompts(self) -> list[str]:
+        cached = share(self._cached, self._cached_of)
+        if cached is None or cached <= CACHED_SHARE:
             return []
         return [
-            f"in {self._answered_early} requests the first token came before the request was wholly sent: "
-            "they have no TTFT from send"
+            f"{cached:.0%} of the prompt tokens came from the server's cache: TTFT is that of cached "
+            "prompts; unless the ledger shares content, change --seed"
         ]
+
+    def _without_ttft(self) -> list[str]:
+        found = []
+        if self._unseen:
+            found.append(
+                f"in {self._unseen} of {self._completed} completed requests no token was seen (the server "
+                "counted some): they are in E2E and throughput, not in TTFT"
+            )
+        if self._answered_early:
+            found.append(
+                f"in {self._answered_early} requests the first token came before the request was wholly "
+                "sent: they have no TTFT from send"
+            )
+        return found
 
     def _clumped(self, loop_lag_p50_ms: float | None) -> list[str]:
         streams, found = self._streams, []
@@ -169,7 +194,7 @@ class Deliveries:
             )
         if self._undercounted:
             found.append(
-                f"in {self._undercounted} requests the server counted fewer tokens than events with output "
+                f"in {requests(self._undercounted)} the server counted fewer tokens than events with output "
                 "came: its count is used"
             )
         return found
@@ -191,10 +216,19 @@ def undercounted(row: RequestRow) -> bool:
     return (row.choices or 1) == 1 and row.tokens < row.events
 
 
+def unseen(row: RequestRow) -> bool:
+    """Whether a stream brought no token, though it was complete and its server counted some."""
+    return bool(row.streamed and row.tokens) and row.first_token_ns is None
+
+
 def reasoned(row: RequestRow) -> bool:
     """Whether reasoning came before the answer."""
     first, content = row.first_token_ns, row.first_content_ns
     return bool(row.reasoning_tokens) or (first is not None and content is not None and content > first)
+
+
+def requests(count: int) -> str:
+    return f"{count} request{'s' * (count != 1)}"
 
 
 def share(part: int, whole: int) -> float | None:

@@ -10,11 +10,15 @@ from ledgers.rows import RequestRow, encode
 
 
 class Ledger(msgspec.Struct, kw_only=True):
-    """Rows in FIFO order, `arrival_ns` non-decreasing, the first at 0. `notes` say what loading changed."""
+    """Rows in FIFO order, `arrival_ns` non-decreasing, the first at 0. `notes` say what loading changed.
+
+    `made`: it was drawn, and there is no file of it.
+    """
 
     name: str
     rows: list[RequestRow]
     notes: list[str] = []
+    made: bool = False
 
     def sha256(self) -> str:
         """A digest of what is replayed: ids, lengths, texts, what prompts share, and intended arrivals."""

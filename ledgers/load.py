@@ -96,7 +96,9 @@ def make_ledger(
         )
         for number in range(1, num_prompts + 1)
     ]
-    return _plan("random", list(enumerate(traced, 1)), num_prompts, pacing, [])
+    ledger = _plan("random", list(enumerate(traced, 1)), num_prompts, pacing, [])
+    ledger.made = True
+    return ledger
 
 
 def cut_to_duration(ledger: Ledger, seconds: Fraction) -> Ledger:
@@ -109,7 +111,7 @@ def cut_to_duration(ledger: Ledger, seconds: Fraction) -> Ledger:
         return ledger
     left_out = f"the last {len(ledger.rows) - len(rows)} of {len(ledger.rows)} requests left out"
     note = f"{left_out}: they arrive at {float(seconds):g} s or later"
-    return Ledger(name=ledger.name, rows=rows, notes=[*ledger.notes, note])
+    return Ledger(name=ledger.name, rows=rows, notes=[*ledger.notes, note], made=ledger.made)
 
 
 def _vllm_process(burstiness: float) -> str:

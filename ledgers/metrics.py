@@ -251,6 +251,8 @@ COLUMNS: dict[str, Callable[[RequestRow], int | None]] = {
     "decode": decode_ns,
     "later": later_tokens,
     "tokens": lambda row: row.tokens,
+    "prompt": lambda row: row.prompt_tokens,
+    "usage_prompt": lambda row: row.usage_prompt_tokens,
 }
 
 
@@ -263,6 +265,8 @@ class Observations:
         self._columns = {name: array("q") for name in COLUMNS}
         self._outcomes = array("b")
         self._retries = array("b")
+        self._superseded = array("b")
+        self._last_attempt: dict[str, int] = {}  # of each request that was, or could be, tried again
         self._class_of = array("i")
         self.met = array("b")
         self._codes: dict[str, int] = {}
@@ -282,7 +286,18 @@ class Observations:
         self._class_of.append(code)
         self.met.append(meets(row, self._bounds))
         self._retries.append(row.retry_of is not None)
+        self._superseded.append(False)
+        self._follow_attempts(row)
         self._extend_window(row)
+
+    def _follow_attempts(self, row: RequestRow) -> None:
+        """A request's attempts come one after another; one that never left supersedes none."""
+        this, request = len(self) - 1, row.retry_of or row.id
+        if row.outcome in NEVER_IN_FLIGHT or (row.retry_of is None and row.outcome not in FAILURES):
+            return
+        if row.retry_of is not None and request in self._last_attempt:
+            self._superseded[self._last_attempt[request]] = True
+        self._last_attempt[request] = this
 
     def _extend_window(self, row: RequestRow) -> None:
         arrival = origin_ns(row) or 0
@@ -320,9 +335,10 @@ class Observations:
         column = self._columns[name]
         return [value for i in indices if (value := column[i]) != _MISSING]
 
-    def pairs(self, one: str, other: str) -> list[tuple[int, int]]:
-        """The values of two columns, of the requests of which both are known."""
-        values = zip(self._columns[one], self._columns[other], strict=True)
+    def pairs(self, one: str, other: str, indices: Iterable[int]) -> list[tuple[int, int]]:
+        """The values of two columns at `indices`, of the requests of which both are known."""
+        first, second = self._columns[one], self._columns[other]
+        values = ((first[i], second[i]) for i in indices)
         return [pair for pair in values if _MISSING not in pair]
 
     def tpot(self, indices: Iterable[int]) -> list[float]:
@@ -344,12 +360,13 @@ class Observations:
     def survival(self, name: str, statuses: list[Outcome], t_obs_ns: int) -> Survival | None:
         """Kaplan–Meier of `e2e` or `ttft`, over every request that was in flight.
 
-        One still in flight at T_obs is censored there, one that failed or was cancelled when it left.
+        One still in flight at T_obs is censored there, one that failed or was cancelled when it left. An
+        attempt that was followed by another is no end for its client: the last one counts.
         """
         origins, leaves, values = (self._columns[c] for c in ("origin", "leave", name))
         observed, censored = array("q"), array("q")
         for i, status in enumerate(statuses):
-            if status in NEVER_IN_FLIGHT or origins[i] == _MISSING:
+            if status in NEVER_IN_FLIGHT or self._superseded[i] or origins[i] == _MISSING:
                 continue
             if values[i] != _MISSING and origins[i] + values[i] <= t_obs_ns:
                 observed.append(values[i])

@@ -6,9 +6,8 @@ kept.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,10 @@ from ledgers.concurrency import littles_law
 from ledgers.deliveries import Deliveries
 from ledgers.distributions import Distribution, distribution, nearest_rank
 from ledgers.errors import InputError
+from ledgers.failures import Failures
 from ledgers.histograms import Histogram, read_log
 from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns
-from ledgers.rows import CLIENT_LIMIT, FAILURES, OUTCOMES, Outcome, RequestRow
+from ledgers.rows import FAILURES, OUTCOMES, Outcome
 from ledgers.rundir import Run, json_file, write_json
 from ledgers.settings import Hardware
 from ledgers.units import NS_PER_MS, NS_PER_S, exact
@@ -32,8 +32,6 @@ BURST_NS = 100 * NS_PER_MS
 LATE_NS = 10 * NS_PER_MS  # a send this late moves a request by more than agreement tolerates
 SEND_NS = NS_PER_MS // 20  # what each of several requests may take that are to leave at the same instant
 LATE_SHARE = 0.01
-MOST_CAUSES = 1_000  # kept apart; a server that numbers its errors must not fill the memory
-CAUSES_TOLD = 5
 BUSY_CPU_SHARE = 0.9  # of one core: above it a process has no time left to be punctual
 
 
@@ -55,7 +53,8 @@ def summarize(run: Run) -> dict[str, Any]:
     """The content of `summary.json`. Durations are in ms, rates per second; None is not known, never 0.
 
     Latencies are over the requests that completed in the window, but for the send lag, which is over all that
-    were sent. Every attempt counts as a request; those that left no row count as unfinished.
+    were sent. Every attempt counts as a request, but in the Kaplan-Meier estimates. Requests that left no row
+    count as unfinished; where there are such, what would need their times is not known.
     """
     seen = _Seen(run)
     t_obs_ns = seen.observations.window_ns(
@@ -74,7 +73,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "itl_partial": itl_partial,
         "without_row": seen.without_row,
         "retries": seen.retries,
-        "throughput_arrivals_rps": whole.throughput_until(seen.observations.last_offered_ns),
+        **whole.until(None if seen.without_row else seen.observations.last_offered_ns),
         **seen.deliveries.figures(),
         "warnings": seen.deliveries.warnings(_median(client["loop_lag_max_ms"] if client else None)),
         **_of_everything(seen, whole, statuses, t_obs_ns),
@@ -112,60 +111,6 @@ class _Seen:
         self.without_row = max(0, (planned or 0) - rows)
 
 
-Cause = tuple[str, str | None, str]  # outcome, phase, error
-
-
-class Failures:
-    """The causes of failures, the most frequent first; each with outcome, phase, error and count."""
-
-    def __init__(self) -> None:
-        self.tokens: int | None = None  # that came before their requests failed
-        self._causes: Counter[Cause] = Counter()
-        self._client_limits: Counter[str] = Counter()
-        self._after_ns: defaultdict[Cause, array[int]] = defaultdict(lambda: array("q"))
-
-    def add(self, row: RequestRow) -> None:
-        if row.outcome not in FAILURES:
-            return
-        cause: Cause = (row.outcome, row.phase, row.error or "")
-        if row.outcome == "connect_error" and cause[-1].startswith(CLIENT_LIMIT):
-            self._client_limits[cause[-1]] += 1
-        if cause not in self._causes and len(self._causes) >= MOST_CAUSES:
-            cause = (row.outcome, None, "other causes")
-        self._causes[cause] += 1
-        if row.end_ns is not None and row.sent_ns is not None and row.end_ns >= row.sent_ns:
-            self._after_ns[cause].append(row.end_ns - row.sent_ns)
-        if row.tokens is not None:
-            self.tokens = (self.tokens or 0) + row.tokens
-
-    def client_limits(self) -> list[str]:
-        """What this machine ran out of, and how many requests that cost."""
-        return [f"{count} requests failed: {error}" for error, count in self._client_limits.items()]
-
-    def figures(self) -> list[dict[str, Any]]:
-        """A few causes on their own and the others of each outcome as one, so that none is missing."""
-        causes = [cause for cause, _ in self._causes.most_common()]
-        others: defaultdict[str, list[Cause]] = defaultdict(list)
-        for cause in causes[CAUSES_TOLD:]:
-            others[cause[0]].append(cause)
-        told = [self._figure(cause, [cause]) for cause in causes[:CAUSES_TOLD]]
-        for outcome, rest in others.items():
-            joint = rest[0] if len(rest) == 1 else (outcome, None, f"{len(rest)} other causes")
-            told.append(self._figure(joint, rest))
-        return told
-
-    def _figure(self, named: Cause, causes: list[Cause]) -> dict[str, Any]:
-        after_ns = sorted(ns for cause in causes for ns in self._after_ns.get(cause, ()))
-        outcome, phase, error = named
-        return {
-            "outcome": outcome,
-            "phase": phase,
-            "error": error,
-            "count": sum(self._causes[cause] for cause in causes),
-            "after_send_p50_ms": nearest_rank(after_ns, 50) / NS_PER_MS if after_ns else None,
-        }
-
-
 class _Group:
     """The requests at `indices`, as seen at T_obs, and `lost` ones of which no row tells."""
 
@@ -190,7 +135,8 @@ class _Group:
         e2e = exact_ms.pop("e2e_ms")
         latencies = {**exact_ms, "itl_ms": itl, "e2e_ms": e2e}
         marks = {name: found.resting() for name, found in latencies.items() if found and found.resting()}
-        return {**self._accounting(), **latencies, "rests_on_largest": marks, **self._rates()}
+        after = {"rests_on_largest": marks, **self._rates(), **self._tokens()}
+        return {**self._accounting(), **latencies, **after}
 
     def _accounting(self) -> dict[str, Any]:
         """Adds up: scheduled = completed + failed + rejected + cancelled + unfinished + not_sent."""
@@ -213,11 +159,13 @@ class _Group:
             return None
         return distribution(values)
 
-    def throughput_until(self, end_ns: int) -> float | None:
-        """Completions per second from 0 to the last arrival (or T_obs): the drain would dilute them."""
-        end_ns = min(end_ns, self._t_obs_ns)
+    def until(self, last_arrival_ns: int | None) -> dict[str, Any]:
+        """Completions from 0 to the last arrival (or T_obs), if known: the drain would dilute their rate."""
+        if last_arrival_ns is None:
+            return dict.fromkeys(("completed_by_last_arrival", "throughput_arrivals_rps"))
+        end_ns = min(last_arrival_ns, self._t_obs_ns)
         done = sum(leave <= end_ns for leave in self._seen.known("leave", self.completed))
-        return _per_s(done, end_ns)
+        return {"completed_by_last_arrival": done, "throughput_arrivals_rps": _per_s(done, end_ns)}
 
     def _rates(self) -> dict[str, Any]:
         completed = len(self.completed)
@@ -229,6 +177,17 @@ class _Group:
             "slo_met": met,
             "attainment": _ratio(met, self.scheduled),
             "attainment_completed": _ratio(met, completed),
+        }
+
+    def _tokens(self) -> dict[str, Any]:
+        """Totals of the completed requests: prompts as long as the server says, else as the ledger does."""
+        counted = self._seen.pairs("usage_prompt", "prompt", self.completed)
+        planned = sum(self._seen.known("prompt", self.completed))
+        by = {"usage": len(counted), "ledger": len(self.completed) - len(counted)}
+        return {
+            "prompt_tokens": planned + sum(told - asked for told, asked in counted),
+            "prompt_token_sources": {source: count for source, count in by.items() if count},
+            "output_tokens": self._total("tokens"),
         }
 
     def _total(self, name: str) -> int | None:
@@ -260,8 +219,12 @@ def _recorded_gaps(run: Run, t_obs_ns: int) -> Histogram:
 
 
 def _of_everything(seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns: int) -> dict[str, Any]:
-    """What needs the requests that did not complete as well."""
+    """What needs the times of the requests that did not complete as well."""
     observations = seen.observations
+    if seen.without_row:
+        nothing = {"ttft_ms": None, "e2e_ms": None}
+        names = ("concurrency_mean", "concurrency_peak", "littles_law")
+        return {"kaplan_meier": nothing, **dict.fromkeys(names)}
     flight = observations.in_flight(statuses)
     ended_otherwise: dict[str, int] = {
         outcome: whole.counts[outcome]
@@ -275,9 +238,7 @@ def _of_everything(seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns
         },
         "concurrency_mean": flight.mean(0, t_obs_ns),
         "concurrency_peak": flight.peak(),
-        "littles_law": None
-        if seen.without_row  # their time in flight is not known
-        else littles_law(
+        "littles_law": littles_law(
             flight,
             t_obs_ns,
             observations.last_offered_ns,
@@ -317,7 +278,10 @@ def _by_class(seen: Observations, statuses: list[Outcome], t_obs_ns: int) -> dic
 
 
 def _client(run: Run, seen: _Seen) -> dict[str, Any]:
-    """Whether the load generator did what was asked of it, over all requests that were sent."""
+    """Whether the load generator did what was asked of it, over all requests that were sent.
+
+    Where requests left no row, nobody knows at what rate all were asked for and sent.
+    """
     requests = seen.observations
     everyone = range(len(requests))
     lags = sorted(requests.known("send_lag", everyone))
@@ -325,11 +289,10 @@ def _client(run: Run, seen: _Seen) -> dict[str, Any]:
     health = list(run.health())
     cpu = _values(health, "cpu_share")
     loop_lags = _values(health, "loop_lag_max_ns")
-    sends = requests.pairs("wanted", "own_lag")
+    sends = requests.pairs("wanted", "own_lag", everyone)
     reasons = [*_lateness(sends), *_busy(cpu), *seen.failures.client_limits()]
-    asked = (
-        None if run.info.config.closed_loop else _rate(requests.known("origin", requests.first_attempts()))
-    )
+    lost, closed = bool(seen.without_row), run.info.config.closed_loop
+    origins = requests.known("origin", requests.first_attempts())
     return {
         "client_limited": bool(reasons),
         "reasons": reasons,
@@ -339,9 +302,9 @@ def _client(run: Run, seen: _Seen) -> dict[str, Any]:
         "cpu_share_max": max(cpu, default=None),
         "connect_wait_ms": _worst(sorted(requests.known("connect", everyone))),
         "upload_ms": _worst(sorted(requests.known("upload", everyone))),
-        "asked_rps": asked,
-        "achieved_rps": _rate(sent),
-        "most_sent_in_100_ms": _burst(sent),
+        "asked_rps": None if lost or closed else _rate(origins),
+        "achieved_rps": None if lost else _rate(sent),
+        "most_sent_in_100_ms": None if lost else _burst(sent),
         "reads_with_several_events_share": _ratio(
             sum(_values(health, "reads_with_several_events")), sum(_values(health, "reads"))
         ),

@@ -36,3 +36,8 @@ def to_ns(seconds: str | int | float | Fraction) -> int:
 def ceil_div(numerator: int, denominator: int) -> int:
     """The smallest integer not below numerator / denominator, in integer arithmetic."""
     return -(-numerator // denominator)
+
+
+def seconds(ns: int) -> str:
+    """With all of its nanoseconds."""
+    return f"{ns // NS_PER_S}.{ns % NS_PER_S:09d}"

@@ -30,7 +30,15 @@ from loadgen.dialects.dialect import Dialect
 from loadgen.measure import Plan, Result, measure
 from loadgen.patience import Patience, Retries
 from loadgen.replay import Rules, to_stderr
-from loadgen.secrecy import Scrubber, masked, secret_fields, secret_values
+from loadgen.secrecy import (
+    MASK,
+    Scrubber,
+    is_secret_name,
+    masked,
+    masked_fields,
+    secret_fields,
+    secret_values,
+)
 from loadgen.target import Target, parse_target
 from loadgen.tokenizer import load as load_tokenizer
 from loadgen.wording import TOKEN_IDS, Wording
@@ -88,7 +96,7 @@ Example:
     "--duration",
     callback=number(),
     metavar="SECONDS",
-    help="Send nothing later than this; the rest of LEDGER is left out.",
+    help="Send nothing later than this.",
 )
 @click.option(
     "--connections",
@@ -183,7 +191,7 @@ def _exit_code(result: Result, summary: dict[str, Any]) -> int:
     limited = summary["client"]["client_limited"]
     lacking = any(CLIENT_LIMIT in reason for reason in summary["client"]["reasons"])
     if not result.completed and not lacking:  # however busy we were with refusals
-        return _NO_SERVER if result.never_connected == summary["scheduled"] else _FAILED
+        return _NO_SERVER if result.unanswered == summary["scheduled"] else _FAILED
     return _CLIENT_LIMITED if limited else 0
 
 
@@ -191,6 +199,8 @@ def _plan(options: dict[str, Any]) -> Plan:
     target = parse_target(options["base_url"])
     dialect = DIALECTS[options["api"]]()
     key, source = _api_key(options["api_key_file"])
+    if target.basic_auth is not None and options["api_key_file"] is None:
+        key = source = None  # the URL says how to log in
     headers = _headers(options, target, dialect.headers(key or ""))
     ledger = _ledger(options)
     window = window_from(options)
@@ -203,7 +213,7 @@ def _plan(options: dict[str, Any]) -> Plan:
     return Plan(
         ledger=ledger,
         out=options["out"] or default_path("measured", ledger.name),
-        command=["tokentick", *sys.argv[1:]],
+        command=["tokentick", *_shown(sys.argv[1:], extra_body)],
         config=_config(options, window, target, scrub(endpoint), headers, scrub, metadata),
         target=target,
         dialect=dialect,
@@ -314,6 +324,21 @@ def _endpoint(path: str) -> str:
     return path
 
 
+def _shown(words: list[str], extra_body: dict[str, Any]) -> list[str]:
+    """The words of the command as they may be written down: headers and bodies have secrets in them."""
+    shown: list[str] = []
+    for word in words:
+        flag, given, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        option = flag if given else shown[-1] if shown else ""
+        if option == "--header":
+            name = re.split("[=:]", value, maxsplit=1)[0]
+            value = f"{name}={MASK}" if is_secret_name(name) else value
+        elif option == "--extra-body":
+            value = msgspec.json.encode(masked_fields(extra_body)).decode()
+        shown.append(f"{flag}={value}" if given else value if not flag else word)
+    return shown
+
+
 def _query(endpoint: str) -> list[dict[str, str]]:
     """The parameters of an endpoint, as they are written and as they are meant."""
     written = dict(part.partition("=")[::2] for part in endpoint.partition("?")[2].split("&"))
@@ -324,7 +349,7 @@ def _ledger(options: dict[str, Any]) -> Ledger:
     ledger = ledger_from(options)
     if _is_closed(options):
         most = options["max_concurrency"]
-        ledger.notes = [f"closed loop: {most} at a time; arrival times are not used"]
+        ledger.notes[-1:] = [f"closed loop: {most} at a time; arrival times are not used"]
     if any(row.session is not None for row in ledger.rows):
         ledger.notes.append("sessions are labels here: a turn does not wait for the one before it")
     if options["duration"] is not None and not _is_closed(options):

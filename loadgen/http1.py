@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 MAX_HEAD_BYTES = 65_536
+MOST_QUOTED = 1_000  # more than is shown: it is scrubbed before it is cut
 _PROTOCOL = b"HTTP/"
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
@@ -107,7 +108,7 @@ class ResponseReader:
             return False
         match = _STATUS_LINE.fullmatch(line)
         if not match:
-            raise ProtocolError(f"not an HTTP/1 status line: {line[:60]!r}")
+            raise ProtocolError(f"not an HTTP/1 status line: {line[:MOST_QUOTED]!r}")
         self._minor = int(match[1])
         self.status = int(match[2])
         self.headers, self._last_key = {}, ""
@@ -126,7 +127,7 @@ class ResponseReader:
             return True
         name, colon, value = line.partition(b":")
         if not colon or not _FIELD_NAME.fullmatch(name):
-            raise ProtocolError(f"malformed header line: {line[:60]!r}")
+            raise ProtocolError(f"malformed header line: {line[:MOST_QUOTED]!r}")
         key, text = name.decode("ascii").lower(), value.strip(_BLANK).decode("latin-1")
         self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
         self._last_key = key
@@ -179,7 +180,7 @@ class ResponseReader:
             return False
         match = _CHUNK_SIZE.fullmatch(line)
         if not match:
-            raise ProtocolError(f"malformed chunk size: {line[:60]!r}")
+            raise ProtocolError(f"malformed chunk size: {line[:MOST_QUOTED]!r}")
         self._head_bytes = 0
         self._left = int(match[1], 16)
         self._step = ResponseReader._chunk_data if self._left else ResponseReader._trailer
@@ -220,5 +221,5 @@ def _content_length(value: str) -> int:
     lengths = {part.strip() for part in value.split(",")}
     length = lengths.pop()
     if lengths or not _LENGTH.fullmatch(length):
-        raise ProtocolError(f"malformed Content-Length: {value[:60]!r}")
+        raise ProtocolError(f"malformed Content-Length: {value[:MOST_QUOTED]!r}")
     return int(length)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from ledgers.errors import TargetError
+from ledgers.errors import InputError, TargetError
+from ledgers.formats.native import write
 from ledgers.ledger import Ledger
 from ledgers.machine import make_room_for_connections
 from ledgers.metrics import NEVER, window_end_ns
 from ledgers.rows import RequestRow
 from ledgers.rundir import Clock, LedgerInfo, RunConfig, RunInfo, RunWriter
 from ledgers.units import NS_PER_MS
+from loadgen.alone import send_alone
 from loadgen.dialects.dialect import Dialect
 from loadgen.pacing import Schedule
+from loadgen.patience import Limit, Patience
 from loadgen.preflight import Found, preflight, unasked
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder
@@ -29,10 +32,11 @@ from loadgen.run_log import RunLog
 from loadgen.server_facts import Preflight, reset_mock
 from loadgen.target import Target, find_address
 from loadgen.tokenizer import TokenCounter
-from loadgen.transport import Exchange, Transport
+from loadgen.transport import Transport
 from loadgen.wording import Wording
 
-_PROBE_S = 30.0  # the longest that a probe of the preflight may take
+LEDGER_FILE = "ledger.jsonl"
+_PROBE_S = 30.0  # the longest that a probe of the preflight may take for its next token
 _LEAST_CONNECT_AHEAD_NS = 50 * NS_PER_MS
 
 
@@ -73,7 +77,7 @@ class Result(msgspec.Struct):
 
     interrupted: bool
     completed: int
-    never_connected: int
+    unanswered: int
 
 
 async def measure(plan: Plan) -> Result:
@@ -104,6 +108,8 @@ def _how_it_asks(found: Found, seed: int) -> dict[str, Any]:
     return {
         "sent_fields": sorted(found.fields),
         "switched_off": found.switched_off,
+        "streams": found.streams,
+        "counts_tokens": found.counts_tokens,
         "prompts": {
             "seed": seed,
             "counted_by": found.wording_from,
@@ -161,21 +167,22 @@ async def _warm_up(plan: Plan, transport: Transport, encoder: RequestEncoder) ->
     smallest = min(plan.ledger.rows, key=lambda row: row.prompt_tokens + row.output_tokens)
     for number in range(plan.warm_ups):
         row = msgspec.structs.replace(smallest, request_id=f"{plan.id_prefix}-warmup-{number}")
-        recorder = Recorder(row, plan.dialect)
-        finished: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
-        transport.on_finished = finished.set_result
-        transport.send(recorder, encoder.encode(row, -1 - number))  # a prompt of its own
-        try:
-            async with asyncio.timeout(plan.rules.patience.request_s):
-                await finished
-        except TimeoutError:
-            transport.forget(recorder)
-            why = f"no end within --request-timeout {plan.rules.patience.request_s:g} s"
-            recorder.stop("timeout", time.monotonic_ns(), why)
+        recorder = Recorder(row, plan.dialect, choices=encoder.choices)
+        patience, started_ns = plan.rules.patience, time.monotonic_ns()
+        await send_alone(
+            transport,
+            recorder,
+            encoder.encode(row, -1 - number),  # a prompt of its own
+            partial(_limit, patience, started_ns, recorder),
+        )
         ended = recorder.row(0, scrub=plan.scrub)
         if ended.outcome != "completed":
             why = " ".join((ended.error or str(ended.outcome)).split())
             raise TargetError(f"{plan.target.url}: warm-up request {number + 1}: {why}")
+
+
+def _limit(patience: Patience, started_ns: int, recorder: Recorder) -> Limit | None:
+    return patience.limit(started_ns, recorder.last_token_ns, cancels=False)
 
 
 async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, found: Found) -> Result:
@@ -184,6 +191,9 @@ async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, fou
         plan.show(f"note: {note}")
     info = _info(plan, transport, found)
     writer = RunWriter(plan.out, info)
+    if plan.ledger.made:
+        _save_ledger(plan.out / LEDGER_FILE, plan.ledger)
+    transport.resent = 0  # of the run, not of what came before
     t_obs_ns = window_end_ns(rows[-1].arrival_ns or 0, plan.config.tail_s)
     log = RunLog(
         writer,
@@ -193,7 +203,7 @@ async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, fou
         scrub=plan.scrub,
         count_text=None if plan.tokenizer is None else plan.tokenizer.count,
     )
-    loop = Replay(
+    replay = Replay(
         rows,
         _schedule(rows, transport),
         encoder,
@@ -202,28 +212,36 @@ async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, fou
         record_output=plan.record_text or plan.tokenizer is not None,
         show=plan.show,
     )
-    transport.on_finished = loop.finished
+    transport.on_finished = replay.finished
 
     # Replacing run.json takes a descriptor, and by then connections may have taken all others.
     spare = os.open(os.devnull, os.O_RDONLY)
 
     def started() -> None:
         os.close(spare)
-        info.clock.t0_monotonic_ns, info.clock.t0_unix_ns = loop.t0_ns, loop.t0_unix_ns
+        info.clock.t0_monotonic_ns, info.clock.t0_unix_ns = replay.t0_ns, replay.t0_unix_ns
         writer.save_info()
 
     complete = False
     try:
-        await loop.run(transport, started)
+        await replay.run(transport, started)
         complete = True
     finally:
         info.target = {**found.facts, **_connection_facts(transport)}
         info.notes += _notes(transport)
-        if loop.left_out:
-            info.notes.append(f"not begun when --duration was over: {loop.left_out} requests of the ledger")
-            info.ledger.requests = len(rows) - loop.left_out
-        writer.close(complete=complete, interrupted=loop.interrupted)
-    return Result(loop.interrupted, log.outcomes["completed"], log.never_connected)
+        if replay.left_out:
+            info.notes.append(f"not begun when --duration was over: {replay.left_out} requests of the ledger")
+            info.ledger.requests = len(rows) - replay.left_out
+        writer.close(complete=complete, interrupted=replay.interrupted)
+    return Result(replay.interrupted, log.outcomes["completed"], log.unanswered)
+
+
+def _save_ledger(path: Path, ledger: Ledger) -> None:
+    """So that what was drawn can be replayed as it was. InputError if it cannot be written."""
+    try:
+        write(path, ledger.rows)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
 
 
 def _planned(plan: Plan, row: RequestRow) -> RequestRow:

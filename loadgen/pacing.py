@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 
+FAR_NS = 2**63 - 1
+
 
 class Schedule:
     """The intended sends of a run, in order.
@@ -57,6 +59,10 @@ class Schedule:
     def at_ns(self, index: int) -> int:
         """The intended send of a request, on the clock of `start`."""
         return self._t0 + self._arrivals[index]
+
+    def next_ns(self) -> int:
+        """When the next request is to be sent; far in the future if there is none."""
+        return self.at_ns(self._sent) if self.remaining else FAR_NS
 
     def take_due(self, now_ns: int) -> int | None:
         """The next request whose time has come, each once and in order; None when there is none."""
@@ -112,7 +118,7 @@ class Places:
     def __init__(self, count: int | None = None) -> None:
         self._count = count
         self._taken = 0
-        self._freed: deque[int] = deque()  # when the places came free that have not been taken again
+        self._freed = deque([0] * (count or 0))  # when the free places came free
 
     @property
     def left(self) -> int | None:
@@ -128,7 +134,7 @@ class Places:
         self._taken += 1
         if self._count is None:
             return None
-        return max(wanted_ns, self._freed.popleft()) if self._freed else wanted_ns
+        return max(wanted_ns, self._freed.popleft())
 
     def give_back(self, ns: int) -> None:
         self._taken -= 1

@@ -15,7 +15,7 @@ import msgspec
 from ledgers.errors import TargetError
 from ledgers.rows import RequestRow
 from ledgers.vocabulary import COMMON_WORDS, count_tokens
-from loadgen.negotiation import Agreement, Asked, advice, negotiate
+from loadgen.negotiation import Agreement, Asked, Refusal, advice, negotiate
 from loadgen.probe import Probed, Prober
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import NO_API
@@ -30,6 +30,7 @@ _PROBE_TOKENS = 16  # some servers take no fewer
 _CALLS_BY_USAGE = 6  # each is a request with a prefill
 _CALLS_BY_TOKENIZER = 40
 _MOCK = "tokentick"
+_UNANSWERED = Refusal(0, "a probe with it had no answer")
 _LOOPBACK = ("localhost", "127.", "::1")
 
 
@@ -59,7 +60,8 @@ def unasked(encoder: RequestEncoder, url: str, tokenizer: TokenCounter | None = 
     """What a run without a preflight goes by: everything is sent that was wanted."""
     wording, source = encoder.wording, "nobody"
     if tokenizer is not None and not wording.is_ids:
-        wording, source = _by_file(tokenizer) or wording, "--tokenizer"
+        found = _by_file(tokenizer)
+        wording, source = (wording, source) if found is None else (found, "--tokenizer")
     return Found(
         model=encoder.model or FALLBACK_MODEL,
         fields=encoder.fields,
@@ -177,10 +179,14 @@ class _Look:
         taken: Probed | None = None
         while True:
             probed = await self._probe(fields)
-            refused = probed.refusal is not None and probed.refusal.minds_fields
-            taken = taken if refused else probed
+            refusal = probed.refusal
+            if refusal is None or not refusal.minds_fields:
+                if taken is None or probed.completed:
+                    refusal, taken = None, probed
+                else:  # nothing was learnt: what was left out stays so
+                    refusal = _UNANSWERED
             try:
-                fields = negotiation.send(probed.refusal if refused else None)
+                fields = negotiation.send(refusal)
             except StopIteration as done:
                 return done.value, taken or probed
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ledgers.rows import Outcome, RequestRow
+from ledgers.rows import RequestRow
+from ledgers.units import NS_PER_S
 from ledgers.vocabulary import count_tokens
+from loadgen.alone import send_alone
 from loadgen.negotiation import IN_STREAM, Refusal, named_fields
+from loadgen.patience import Limit
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder
 from loadgen.server_facts import Preflight
 from loadgen.transport import Transport
-
-_LOOK_S = 0.02  # so often a probe is looked at that goes on
 
 
 class Probed(NamedTuple):
@@ -64,32 +64,21 @@ class Prober:
             output_tokens=output_tokens,
             prompt=None if ids else text,
         )
-        recorder = Recorder(row, self.encoder.dialect)
-        most = output_tokens * self._choices()
-        ended = asyncio.Event()
-        self._transport.on_finished = lambda _: ended.set()
-        self._transport.send(recorder, self.encoder.encode(row, -self._sent))
-        await self._end(recorder, ended, most)
+        recorder = Recorder(row, self.encoder.dialect, choices=self.encoder.choices)
+        most = output_tokens * self.encoder.choices
+        started_ns = time.monotonic_ns()
+
+        def limit() -> Limit:
+            if len(recorder.token_ns) > most:
+                return Limit(time.monotonic_ns(), "cancelled", "more output than was asked for")
+            from_ns = recorder.last_token_ns or started_ns
+            why = f"no token within {self._timeout_s:g} s"
+            return Limit(from_ns + round(self._timeout_s * NS_PER_S), "timeout", why)
+
+        await send_alone(self._transport, recorder, self.encoder.encode(row, -self._sent), limit)
         answer = recorder.row(0, scrub=self._asking.scrub)
         ran_on = max(answer.tokens or 0, len(recorder.token_ns)) > most
         return Probed(answer, self._refusal(recorder), recorder.server_headers, ran_on)
-
-    async def _end(self, recorder: Recorder, ended: asyncio.Event, most: int) -> None:
-        until = time.monotonic() + self._timeout_s
-        while not ended.is_set():
-            try:
-                await asyncio.wait_for(ended.wait(), _LOOK_S)
-            except TimeoutError:
-                if len(recorder.token_ns) > most:
-                    self._stop(recorder, "cancelled", "more output than was asked for")
-                    return
-                if time.monotonic() > until:
-                    self._stop(recorder, "timeout", f"no end within {self._timeout_s:g} s")
-                    return
-
-    def _stop(self, recorder: Recorder, outcome: Outcome, why: str) -> None:
-        self._transport.forget(recorder)
-        recorder.stop(outcome, time.monotonic_ns(), why)
 
     def _refusal(self, recorder: Recorder) -> Refusal | None:
         """What the server said instead of answering: by its status, or of our fields in the stream."""
@@ -99,7 +88,3 @@ class Prober:
         in_stream = Refusal(IN_STREAM, why)
         told = recorder.outcome == "stream_error" and named_fields(in_stream, self.encoder.fields)
         return in_stream if told else None
-
-    def _choices(self) -> int:
-        asked = self.encoder.extra_body.get("n")
-        return asked if isinstance(asked, int) and asked > 0 else 1

@@ -42,6 +42,12 @@ class RequestEncoder(msgspec.Struct, frozen=True, kw_only=True):
     extra_body: Mapping[str, Any] = {}
     wording: Wording = Wording()
 
+    @property
+    def choices(self) -> int:
+        """How many answers each request asks for."""
+        asked = self.extra_body.get("n")
+        return asked if type(asked) is int and asked > 0 else 1
+
     def steps(self, row: RequestRow, index: int) -> Generator[None, None, bytes]:
         """Encode one request in steps; the generator's return value is head and body."""
         prompt: Prompt | None = row.prompt

@@ -22,7 +22,7 @@ MAX_ERROR_BODY_BYTES = 65_536
 MAX_HELD_BYTES = 64 << 20
 """Of one event, or of one answer that is no stream: a server that never ends it must not fill the memory."""
 MAX_ERROR_CHARS = 300
-_BEGINNING_CHARS = 60
+_BEGINNING_BYTES = 1_000  # more than is shown: what is cut before it is scrubbed can leave half a secret
 NO_API = "neither an event stream nor JSON"
 _EMPTY: tuple[Outcome, str] = ("empty", "the answer ended without any output")
 _SSE_FIELD = re.compile(rb"(?:data|event|id|retry|error)?(?::|[\r\n]|$)")
@@ -53,11 +53,13 @@ class Recorder:
         planned: RequestRow,
         dialect: Dialect,
         *,
+        choices: int = 1,
         due_ns: int | None = None,
         record_text: bool = False,
         counts: ReadCounts | None = None,
     ) -> None:
         self.planned = planned
+        self._choices_asked = choices
         self.due_ns = due_ns
         self.outcome: Outcome | None = None
         self.error: str | None = None
@@ -119,7 +121,8 @@ class Recorder:
     @property
     def over_ns(self) -> int | None:
         """When the last event came of a stream that said how it finished, and not that it is at its end."""
-        return self._over_ns if self._over else None
+        all_finished = len(self._finished) >= self._choices_asked and self._finished >= self._seen
+        return self._over_ns if all_finished else None
 
     @property
     def http_status(self) -> int | None:
@@ -262,7 +265,6 @@ class Recorder:
 
     def _read_events(self, events: Iterable[SseEvent], ns: int) -> None:
         for event in events:
-            self._over_ns = ns
             try:
                 reading = self._dialect.read_event(event)
             except MALFORMED as error:
@@ -273,6 +275,8 @@ class Recorder:
             if reading.output:
                 self._token(reading.output, ns)
             self._note(reading)
+            if reading.seen or reading.usage is not None:  # a ping says nothing
+                self._over_ns = ns
             if reading.error is not None:
                 self._end("stream_error", reading.error, ns)
                 return
@@ -338,7 +342,7 @@ class Recorder:
         """A JSON body where a stream was asked for: it has an end, but no first token."""
         body = bytes(self._whole).removeprefix(_BOM).strip()
         if body[:1] not in (b"{", b"["):
-            begins = " ".join(body[:MAX_ERROR_CHARS].decode("utf-8", "replace").split())[:_BEGINNING_CHARS]
+            begins = " ".join(body[:_BEGINNING_BYTES].decode("utf-8", "replace").split())
             self._end("stream_error", f"{NO_API}: {begins}", ns)
             return
         try:
@@ -353,7 +357,7 @@ class Recorder:
         self._done = reading.error is None
         if reading.output:
             self._events, self._last_token_ns = 1, ns
-        self._end("stream_error", reading.error, ns)
+        self._end("completed" if reading.error is None else "stream_error", reading.error, ns)
 
     def _end(self, outcome: Outcome, why: str | None, ns: int) -> None:
         """Decide, once. `outcome` is what it is unless the response itself says otherwise."""

@@ -22,9 +22,10 @@ from ledgers.printable import printable
 from ledgers.rows import Outcome, RequestRow
 from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.alarm import Alarm
+from loadgen.alone import reached
 from loadgen.bodies import Bodies
 from loadgen.pacing import Places, Schedule
-from loadgen.patience import Patience, Retries
+from loadgen.patience import Limit, Patience, Retries
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder
 from loadgen.run_log import RunLog
@@ -33,7 +34,6 @@ from loadgen.transport import Exchange, Transport
 _START_LEAD_NS = 20 * NS_PER_MS
 _SLICE_NS = NS_PER_MS
 _HEARTBEAT_NS = 20 * NS_PER_MS
-_GRACE_NS = NS_PER_S
 _PROGRESS_NS = 10 * NS_PER_S
 # After a standstill of ours timers ring before the loop has read what came meanwhile: it gets the time to.
 _READ_FIRST_S = 0.002
@@ -58,9 +58,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Flight(msgspec.Struct):
-    """A request on its way: which one, its how-manieth attempt, and what ends it if nothing else does."""
+    """A request on its way: its number in the ledger, the attempt, and what ends it if nothing else does."""
 
-    index: int
+    number: int
     attempt: int
     started_ns: int
     cancels: bool
@@ -68,12 +68,13 @@ class _Flight(msgspec.Struct):
     timer: asyncio.TimerHandle | None = None
 
 
-class _Retry(NamedTuple):
+class _Attempt(NamedTuple):
+    """A further attempt that is to be made: of which request, and since when its client has waited."""
+
     due_ns: int
-    number: int  # of the request in the ledger
+    number: int
     attempt: int
-    row: RequestRow
-    request: bytes
+    arrival_ns: int | None
 
 
 class Replay:
@@ -105,8 +106,7 @@ class Replay:
         self._transport: Transport | None = None
         self._bodies = Bodies(rows, schedule, encoder, rules.most_in_flight)
         self._in_flight: dict[Recorder, _Flight] = {}
-        self._retries: list[_Retry] = []  # a heap: the next one first
-        self._retrying: set[asyncio.Task[None]] = set()  # attempts that are being encoded
+        self._retries: list[_Attempt] = []  # a heap: the next one first
         self._last_send_ns = 0
         self._stopped = False  # nothing more will be sent
         self._over = asyncio.Event()
@@ -124,7 +124,9 @@ class Replay:
         self._stop_alarm = Alarm(loop, self._time_is_over)
         self._cut_alarm = Alarm(loop, self._tail_is_over)
         self._heart = Alarm(loop, self._beat)
-        for number in _SIGNALS:
+        # What nohup or a shell's background has us ignore stays ignored.
+        handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        for number in handled:
             loop.add_signal_handler(number, self._interrupt)
         await self._make_ready(transport)
         gc.collect()
@@ -135,13 +137,12 @@ class Replay:
         try:
             await self._over.wait()
         finally:
-            for number in _SIGNALS:
+            for number in handled:
                 loop.remove_signal_handler(number)
                 signal.signal(
                     number, signal.SIG_IGN
                 )  # what is left is to complete the files and to show them
-            for task in (preparing, *self._retrying):
-                task.cancel()
+            preparing.cancel()
             for alarm in (self._send_alarm, self._stop_alarm, self._cut_alarm, self._heart):
                 alarm.close()
             gc.unfreeze()
@@ -196,41 +197,58 @@ class Replay:
             self._look_ahead(now)
 
     def _send_next(self, now_ns: int) -> bool:
-        """Send one request that is due, if there is one."""
-        if self._retries and self._retries[0].due_ns <= now_ns:
+        """Send one request that is due, if there is one: the one that has been for longest."""
+        if self._retries and self._retries[0].due_ns <= min(now_ns, self._schedule.next_ns()):
             retry = heappop(self._retries)
-            self._send(retry.number, retry.row, retry.request, retry.due_ns, retry.attempt)
+            row = self._attempt_row(retry)
+            self._send(retry.number, row, self._encoder.encode(row, retry.number), retry)
             return True
         index = self._schedule.take_due(now_ns)
         if index is None:
             return False
         request = self._bodies.take(index)
-        self._send(index, self._rows[index], request, self._schedule.at_ns(index), attempt=0)
+        self._send(index, self._rows[index], request)
         return True
 
-    def _send(self, index: int, row: RequestRow, request: bytes, wanted_ns: int, attempt: int) -> None:
+    def _attempt_row(self, again: _Attempt) -> RequestRow:
+        """Its latency counts from the first attempt's arrival, which in a closed loop was its send."""
+        first = self._rows[again.number]
+        return msgspec.structs.replace(
+            first,
+            id=f"{first.id}~{again.attempt}",
+            retry_of=first.id,
+            request_id=f"{first.request_id}~{again.attempt}",
+            arrival_ns=again.arrival_ns,
+        )
+
+    def _send(self, index: int, row: RequestRow, request: bytes, again: _Attempt | None = None) -> None:
         assert self._transport is not None
+        wanted_ns = self._schedule.at_ns(index) if again is None else again.due_ns
         due_ns = self._places.take(wanted_ns)
-        if due_ns is None and attempt:
+        if due_ns is None and again is not None:
             due_ns = wanted_ns
         now = time.monotonic_ns()
         recorder = Recorder(
             row,
             self._encoder.dialect,
+            choices=self._encoder.choices,
             due_ns=due_ns,
             record_text=self._record_output,
             counts=self._log.reads,
         )
+        attempt = 0 if again is None else again.attempt
         flight = _Flight(index, attempt, now, self._rules.patience.cancels(index))
         self._in_flight[recorder] = flight
         self._watch(recorder, flight)
         self._last_send_ns = now
-        self._log.sending(now - (wanted_ns if due_ns is None else due_ns))
+        self._log.sending(now - (wanted_ns if due_ns is None else due_ns), again=again is not None)
         self._transport.send(recorder, request)
 
     def _look_ahead(self, now_ns: int) -> None:
         """Open connections for what comes soon, and wake when the next thing is to be done."""
         assert self._transport is not None
+        if not self._schedule.remaining:
+            self._all_sent()
         if self._places.full:
             return  # whoever ends wakes us
         self._transport.open_ahead(self._wanted_soon(now_ns))
@@ -238,8 +256,6 @@ class Replay:
         times += [retry.due_ns for retry in self._retries[:1]]
         if times:
             self._send_alarm.set(min(times))
-        if not self._schedule.remaining:
-            self._all_sent()
 
     def _wanted_soon(self, now_ns: int) -> int:
         soon = self._schedule.unsent_soon(now_ns)
@@ -254,8 +270,6 @@ class Replay:
     def _stop_sending(self) -> None:
         self._stopped = True
         self._retries.clear()
-        for task in self._retrying:
-            task.cancel()
 
     # Ends
 
@@ -281,23 +295,11 @@ class Replay:
         began = ended.last_token_ns is not None
         if not retries.wanted(flight.attempt, ended.outcome, status, began):
             return
-        wait_s = retries.wait_s(flight.index, flight.attempt, ended.retry_after_s)
+        wait_s = retries.wait_s(flight.number, flight.attempt, ended.retry_after_s)
         due_ns = (ended.end_ns or time.monotonic_ns()) + round(wait_s * NS_PER_S)
-        task = asyncio.create_task(self._prepare_retry(flight.index, flight.attempt + 1, due_ns))
-        self._retrying.add(task)
-        task.add_done_callback(self._task_ended)
-
-    async def _prepare_retry(self, index: int, attempt: int, due_ns: int) -> None:
-        first = self._rows[index]
-        row = msgspec.structs.replace(
-            first,
-            id=f"{first.id}~{attempt}",
-            retry_of=first.id,
-            request_id=f"{first.request_id}~{attempt}",
-        )
-        request = await self._bodies.encode(row, index)
-        heappush(self._retries, _Retry(due_ns, index, attempt, row, request))
-        self._on_time()
+        arrival_ns = ended.row(self.t0_ns).arrival_ns
+        heappush(self._retries, _Attempt(due_ns, flight.number, flight.attempt + 1, arrival_ns))
+        asyncio.get_running_loop().call_soon(self._on_time)
 
     def _watch(self, recorder: Recorder, flight: _Flight) -> None:
         """See to it that the request ends when the patience of its client does."""
@@ -324,17 +326,13 @@ class Replay:
             flight.overdue = True
             flight.timer = asyncio.get_running_loop().call_later(_READ_FIRST_S, self._check, recorder)
         else:
-            self._end(recorder, limit.outcome, limit.why)
+            self._end(recorder, limit._replace(at_ns=time.monotonic_ns()))
 
     def _end_what_is_over(self, now_ns: int) -> None:
         """Some servers finish an answer and leave the stream open: nobody waits for an end mark for long."""
         for recorder in list(self._in_flight):
-            over_ns = recorder.over_ns
-            if over_ns is not None and now_ns - over_ns > _GRACE_NS and recorder in self._in_flight:
-                assert self._transport is not None
-                self._transport.forget(recorder)
-                recorder.stop("completed", over_ns)
-                self.finished(recorder)
+            if (end := reached(recorder, None, now_ns)) is not None:
+                self._end(recorder, end)
 
     def _time_is_over(self) -> None:
         """The time for sending is over. What a closed loop has not begun with was never on offer."""
@@ -356,15 +354,15 @@ class Replay:
         """End everything in flight now."""
         self._stop_sending()
         for recorder in list(self._in_flight):
-            self._end(recorder, outcome, why)
+            self._end(recorder, Limit(time.monotonic_ns(), outcome, why))
         self._check_over()
 
-    def _end(self, recorder: Recorder, outcome: Outcome, why: str) -> None:
+    def _end(self, recorder: Recorder, end: Limit) -> None:
         assert self._transport is not None
         self._transport.drain_all()  # what has come counts
         if recorder in self._in_flight:
             self._transport.forget(recorder)
-            recorder.stop(outcome, time.monotonic_ns(), why)
+            recorder.stop(end.outcome, end.at_ns, end.why)
             self.finished(recorder)
 
     def _not_sent(self) -> None:
@@ -375,8 +373,8 @@ class Replay:
         self._stop_sending()
 
     def _check_over(self) -> None:
-        waiting = self._retries or self._retrying
-        if (self._stopped or not (self._schedule.remaining or waiting)) and not self._in_flight:
+        more = not self._stopped and (self._schedule.remaining or self._retries)
+        if not more and not self._in_flight:
             self._over.set()
 
     def _interrupt(self) -> None:
@@ -400,7 +398,6 @@ class Replay:
     # Beside the sending
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._retrying.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._crash = self._crash or task.exception()
             self._over.set()
@@ -417,7 +414,7 @@ class Replay:
             self._second_due_ns += NS_PER_S * (1 + (now - self._second_due_ns) // NS_PER_S)
             self._log.loop_lag(self._transport.clock.take_max_read_lag())
             self._transport.housekeeping(now)
-            self._end_what_is_over(now)
+            self._end_what_is_over(self._transport.awake_ns)  # what came since has not been looked at
             self._log.sample(now)
         if now >= self._progress_due_ns:
             self._progress_due_ns += _PROGRESS_NS

@@ -38,9 +38,10 @@ class RunLog:
         """
         self.outcomes: Counter[str] = Counter()
         self.reads = ReadCounts()
-        self.never_connected = 0
+        self.unanswered = 0  # no connection, or one that closed without a byte
         self.in_flight = 0
         self.sent = 0
+        self.retries = 0  # of those sent
         self._writer = writer
         writer.open_files("health.jsonl", "histograms.hlog")
         self._t_obs_ns = t_obs_ns
@@ -65,9 +66,10 @@ class RunLog:
         self._histograms = IntervalLog(t0_unix_ns)
         self._sampled_cpu_ns = time.thread_time_ns()
 
-    def sending(self, lag_ns: int) -> None:
-        """A request is handed to its connection, `lag_ns` after its time."""
+    def sending(self, lag_ns: int, *, again: bool = False) -> None:
+        """A request is handed to its connection, `lag_ns` after its time; `again`: a further attempt."""
         self.sent += 1
+        self.retries += again
         self.in_flight += 1
         self._late_sends += lag_ns > LATE_SEND_NS
 
@@ -75,7 +77,6 @@ class RunLog:
         """An exchange ended: its row is written at once, so that a kill cannot take it."""
         self.in_flight -= 1
         row = recorder.row(self._t0_ns, record_tokens=True, record_text=self._record_text, scrub=self._scrub)
-        # Only a connection that we failed to open speaks of us; other errors are in the server's words.
         if completed_by(row, self._t_obs_ns):
             for tag, values_ns in distributed_ns(row).items():
                 self._histograms[tag].record_all(values_ns)
@@ -83,7 +84,7 @@ class RunLog:
             self._histograms.record("send_lag", lag_ns)
         if not self._record_tokens:
             row.token_ns = row.token_choices = None
-        if self._counters is not None and self._count_text is not None and row.token_source == "events":
+        if self._counters is not None and self._count_text is not None and _uncounted(row):
             # Piece by piece a text would come to more tokens than as a whole.
             pieces = sorted(recorder.output, key=lambda piece: (piece.choice, piece.kind))
             text = "".join(piece.text for piece in pieces)
@@ -137,13 +138,14 @@ class RunLog:
         """Where the run stands, in one line."""
         ended = ", ".join(f"{outcome} {count}" for outcome, count in sorted(self.outcomes.items()))
         return (
-            f"{(now_ns - self._t0_ns) / NS_PER_S:7.1f} s  sent {self.sent}/{scheduled}, "
+            f"{(now_ns - self._t0_ns) / NS_PER_S:7.1f} s  sent {self.sent - self.retries}/{scheduled}, "
+            f"{f'{self.retries} again, ' if self.retries else ''}"
             f"in flight {self.in_flight}{', ' if ended else ''}{ended}"
         )
 
     def _add(self, row: RequestRow) -> None:
         assert row.outcome is not None
-        self.never_connected += row.outcome == "connect_error" or (
+        self.unanswered += row.outcome == "connect_error" or (
             row.outcome == "timeout" and row.phase == "connect"
         )
         self.outcomes[row.outcome] += 1
@@ -154,3 +156,8 @@ class RunLog:
         if lines:
             self._writer.add_lines("histograms.hlog", lines)
         self._interval_start_ns = t_ns
+
+
+def _uncounted(row: RequestRow) -> bool:
+    """Whether nobody counted the tokens of an answer."""
+    return row.token_source == "events" or (row.token_source is None and bool(row.events))

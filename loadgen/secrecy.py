@@ -13,7 +13,7 @@ _SECRET_HEADER = re.compile(
 )
 # Of other names only the last word tells: max_tokens is no secret.
 _SECRET_FIELD = re.compile(
-    r"(?:^|[^a-z])(?:\w*key|\w*token|secret|passw\w*|passphrase|credentials?|authorization|jwt|sig|signature)$",
+    r"(?:^|[^a-z])(?:\w*keys?|\w*token|secrets?|passw\w*|passphrase|credentials?|authorization|jwt|sig|signature)$",
     re.IGNORECASE,
 )
 _SHORTEST = 4  # masking every "a" of a text would hide the text, not a secret
@@ -41,6 +41,16 @@ def secret_fields(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from secret_fields(inner)
+
+
+def masked_fields(value: Any) -> Any:
+    """The object, with whatever its names say is a secret masked."""
+    if isinstance(value, Mapping):
+        return {
+            name: MASK if _SECRET_FIELD.search(name) else masked_fields(inner)
+            for name, inner in value.items()
+        }
+    return [masked_fields(inner) for inner in value] if isinstance(value, list) else value
 
 
 def masked(headers: Mapping[str, str]) -> dict[str, str]:

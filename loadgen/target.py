@@ -96,7 +96,7 @@ def parse_target(base_url: str) -> Target:
         port=port or _DEFAULT_PORTS[url.scheme],
         base_path=_base_path(_ascii_path(url.path)),
         basic_auth=auth,
-        secrets=(url.password, unquote(url.password)) if url.password else (),
+        secrets=_spellings(url.password or url.username),
     )
 
 
@@ -107,6 +107,11 @@ def _context(ca_file: Path | None) -> ssl.SSLContext:
         raise InputError(f"--ca-file {ca_file}: no certificates in PEM form") from None
     except OSError as error:
         raise InputError(f"--ca-file {ca_file}: {error.strerror}") from None
+
+
+def _spellings(secret: str | None) -> tuple[str, ...]:
+    """As the URL spells it and as it is. A user name without a password is a key."""
+    return (secret, unquote(secret)) if secret else ()
 
 
 def _base_path(path: str) -> str:

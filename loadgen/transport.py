@@ -28,7 +28,7 @@ _DRAIN_GRACE_NS = NS_PER_S
 _LEAST_STALE_NS = 10 * NS_PER_MS
 _STALE_ROUND_TRIPS = 4
 _AWAKE_EVERY_S = 0.02
-_LONG_IDLE_NS = NS_PER_S  # so does one that was opened this long before its first request
+_LONG_IDLE_NS = NS_PER_S  # a connection that rested this long may be dead too, used before or not
 
 
 class Exchange(Protocol):

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from ledgers.errors import InputError, TargetError
+from ledgers.formats.native import write
 from ledgers.ledger import Ledger
-from ledgers.rows import RequestRow, encode
+from ledgers.rows import RequestRow
 from ledgers.rundir import (
     LedgerInfo,
     Run,
@@ -27,7 +28,7 @@ from ledgers.rundir import (
     write_json,
 )
 from ledgers.settings import SchedulerSettings, WindowSettings
-from ledgers.units import NS_PER_MS, NS_PER_S
+from ledgers.units import NS_PER_MS, NS_PER_S, seconds
 from mock_server.simulate import served_inputs
 from mock_server.simulation import write_simulation
 from reports.agreement import Agreement, Verdict, compare
@@ -82,34 +83,13 @@ def _write_planned(replay: Replay) -> Path:
     path = replay.out / f"{file_stem(Path(replay.ledger.name).stem)}.jsonl"
     make_empty(replay.out)
     try:
-        with path.open("wb") as file:
-            file.writelines(encode(native_row(row)) + b"\n" for row in replay.ledger.rows)
+        write(path, replay.ledger.rows)
         fields = msgspec.structs.asdict(replay.settings.hardware)
         toml = "".join(f"{name} = {value!r}\n" for name, value in fields.items())
         (replay.out / HARDWARE_FILE).write_text(toml)
     except OSError as error:
         raise InputError(f"{error.filename or path}: {error.strerror}") from None
     return path
-
-
-def native_row(row: RequestRow) -> dict[str, Any]:
-    """A planned row in the native trace format; the arrival in seconds with all of its nanoseconds."""
-    native = {
-        "id": row.id,
-        "class": row.class_,
-        "session": row.session,
-        "turn": row.turn,
-        "prompt_tokens": row.prompt_tokens,
-        "output_tokens": row.output_tokens,
-        "prompt": row.prompt,
-        "prefix": row.prefix,
-        "prefix_tokens": row.prefix_tokens,
-        "hash_ids": row.hash_ids,
-        "block_tokens": row.block_tokens,
-        # A float has too few digits for the nanoseconds of a long trace.
-        "arrival_s": msgspec.Raw(seconds(row.arrival_ns or 0).encode()),
-    }
-    return {name: value for name, value in native.items() if value is not None}
 
 
 def _serve_arguments(replay: Replay) -> list[str]:
@@ -152,11 +132,6 @@ def _window_arguments(window: WindowSettings) -> list[str]:
     words = [f"{name}:{bound!r}" for name, bound in slo.items() if bound is not None]
     tail = "drain" if window.tail_ns == "drain" else seconds(window.tail_ns)
     return [f"--tail={tail}", *([f"--goodput={' '.join(words)}"] if words else [])]
-
-
-def seconds(ns: int) -> str:
-    """With all of its nanoseconds."""
-    return f"{ns // NS_PER_S}.{ns % NS_PER_S:09d}"
 
 
 def _simulate(replay: Replay, name: str, ledger: Ledger, cancels: dict[str, int]) -> None:

@@ -197,4 +197,4 @@ def _run_text(run: Run, summary: dict[str, Any]) -> str:
         labels = request_labels(rows)
         for row in rows:
             row.id = labels.get(row.id, row.id)
-    return "\n".join([run_text(run.info, summary, rows), *(f"note: {note}" for note in run.notes)])
+    return run_text(run.info, summary, rows, run.notes)

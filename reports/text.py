@@ -12,6 +12,7 @@ from itertools import takewhile
 from textwrap import wrap
 from typing import Any
 
+from ledgers.deliveries import requests
 from ledgers.metrics import (
     classify,
     e2e_ns,
@@ -32,10 +33,12 @@ from ledgers.units import NS_PER_S
 WIDTH = 80
 DASH = "-"
 LONG_DRAIN = 0.1  # of the window
+LEAST_BEFORE_DRAIN = 10  # requests that must have completed by then for a rate of them
 SLOW_UPLOAD_MS = 5
 LEAST_SHOWN = 8  # characters of an id
 CENSORED = "† not all completed in the window: the figure is over those that did"
 RESTS = "* rests on the largest sample"
+ATTEMPTS = "  every attempt counts here and in attainment; estimates count requests"
 LATENCIES = {
     "held_ms": "held back",
     "queue_delay_ms": "queue delay",
@@ -124,19 +127,39 @@ def heading(info: RunInfo, summary: dict[str, Any]) -> str:
     return _joined(parts, " | ")
 
 
-def accounting(summary: dict[str, Any]) -> str:
+def accounting(info: RunInfo, summary: dict[str, Any]) -> str:
     """The sum that always adds up, with the failures by class."""
-    names = ("completed", "failed", "cancelled", "rejected", "unfinished", "not_sent")
-    counts = " + ".join(f"{summary[name]} {name.replace('_', ' ')}" for name in names if summary[name])
+    lost = summary["without_row"]
+    counts = {name: summary[name] for name in ("completed", "failed", "cancelled", "rejected", "unfinished")}
+    counts["unfinished"] -= lost
+    counts |= {"without a row": lost, "not sent": summary["not_sent"]}
+    parts = " + ".join(f"{count} {name}" for name, count in counts.items() if count)
     retries = f" ({summary['retries']} of them retries)" if summary["retries"] else ""
-    lines = wrapped(f"{summary['scheduled']} scheduled{retries} = {counts or 'none'}", then="  ")
+    lines = wrapped(f"{summary['scheduled']} scheduled{retries} = {parts or 'none'}", then="  ")
+    if retries:
+        lines.append(ATTEMPTS)
+    if lost:
+        lines += wrapped(_lost(lost, killed=not info.complete), first="  ", then="    ")
     for failure in summary["failures"]:
-        lines += wrapped(_failure(failure), first="  ", then="    ", most=2)
+        lines += _failure_lines(failure)
     if summary["failed_tokens"]:
         lines.append(f"  {summary['failed_tokens']} tokens of failed requests are in no figure below")
     if summary["censored"] and summary["completed"]:
         lines.append(CENSORED)
     return "\n".join(lines)
+
+
+def _lost(count: int, *, killed: bool) -> str:
+    why = "in flight or not sent when the run was killed" if killed else "requests.jsonl has lost them"
+    return f"{count} without a row: {why}; what would need their times is left out"
+
+
+def _failure_lines(failure: dict[str, Any]) -> list[str]:
+    """At most two lines of what may be long, and how many more there are that differ in numbers."""
+    lines = wrapped(_failure(failure), first="  ", then="    ", most=2)
+    if failure["alike"]:
+        lines += wrapped(f"{lines.pop().strip()} (and {failure['alike']} alike)", first="    ", then="    ")
+    return lines
 
 
 def _failure(failure: dict[str, Any]) -> str:
@@ -186,7 +209,7 @@ def rates(summary: dict[str, Any]) -> str:
     pairs = [
         ("throughput", _with(summary["throughput_rps"], "req/s")),
         ("until the last arrival", _with(_undiluted(summary), "req/s")),
-        ("tokens", _with(summary["token_throughput_tps"], "tokens/s")),
+        ("output", _with(summary["token_throughput_tps"], "tokens/s")),
         ("goodput", _with(summary["goodput_rps"], "req/s")),
         ("attainment", DASH if summary["attainment"] is None else f"{summary['attainment']:.1%}"),
         ("L mean", number(summary["concurrency_mean"])),
@@ -198,9 +221,10 @@ def rates(summary: dict[str, Any]) -> str:
 
 
 def _undiluted(summary: dict[str, Any]) -> float | None:
-    """The throughput without the drain, where that is long enough to make a difference."""
+    """The throughput without the drain, where that makes a difference, and enough completed before it."""
     drain_s = summary["window_s"] - summary["arrivals_s"]
-    return summary["throughput_arrivals_rps"] if drain_s > LONG_DRAIN * summary["window_s"] else None
+    few = (summary["completed_by_last_arrival"] or 0) < LEAST_BEFORE_DRAIN
+    return None if few or drain_s <= LONG_DRAIN * summary["window_s"] else summary["throughput_arrivals_rps"]
 
 
 def deliveries(summary: dict[str, Any]) -> str:
@@ -213,25 +237,35 @@ def deliveries(summary: dict[str, Any]) -> str:
     ]
     cached, reasoning = summary["cached_tokens_share"], summary["reasoning"]
     facts = []
-    if summary["token_sources"]:
+    if set(summary["token_sources"]) - {"usage"}:
         facts.append(f"tokens counted by {', '.join(summary['token_sources'])}")
+    if summary["choices"]:
+        facts.append(_choices(summary["choices"]))
     if cached is not None:
         facts.append(f"{cached:.1%} of the prompt tokens cached")
     if reasoning["requests"]:
         tokens = "" if reasoning["tokens"] is None else f", {reasoning['tokens']} tokens"
-        facts.append(f"reasoning in {reasoning['requests']} requests{tokens}")
+        facts.append(f"reasoning in {requests(reasoning['requests'])}{tokens}")
     return "\n".join(line for line in [*lines, _joined(facts, " | ")] if line)
+
+
+def _choices(found: dict[str, int]) -> str:
+    span = f"{found['min']}" if found["min"] == found["max"] else f"{found['min']} to {found['max']}"
+    return f"{span} choices per request"
 
 
 def _as_planned(found: dict[str, Any]) -> str:
     n, equal = found["n"], found["as_planned"]
+    everyone = "the one request" if n == 1 else f"all {n} requests"
     if n == equal:
-        return f"as planned in all {n} requests"
+        return f"as planned in {everyone}"
     least, most = (
         f"{found[name]:+d}" if found[name] else "0" for name in ("min_difference", "max_difference")
     )
-    span = least if least == most else f"{least} to {most}"
-    return f"as planned in {equal} of {n} requests; off by {span}, on average {found['mean_difference']:+.1f}"
+    if least == most:
+        return f"off by {least} in {everyone}"
+    off = f"off by {least} to {most}, on average {found['mean_difference']:+.1f}"
+    return f"as planned in {equal or 'none'} of {n} requests; {off}"
 
 
 def client_health(client: dict[str, Any], *, held: bool = False) -> str:
@@ -248,7 +282,7 @@ def client_health(client: dict[str, Any], *, held: bool = False) -> str:
         ("reads with several tokens", DASH if several is None else f"{several:.1%}"),
         ("waits for a connection up to", _with(_longest_ms(client["connect_wait_ms"], 1), "ms")),
         ("uploads up to", _with(_longest_ms(client["upload_ms"], SLOW_UPLOAD_MS), "ms")),
-        ("most sent in 100 ms", str(client["most_sent_in_100_ms"]) if held else DASH),
+        ("most sent in 100 ms", number(client["most_sent_in_100_ms"]) if held else DASH),
     ]
     return _joined([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
 
@@ -289,9 +323,14 @@ def _joined(parts: Iterable[str], joint: str) -> str:
     return "\n".join(lines)
 
 
-def run_text(info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] | None) -> str:
-    """All that is said of one run: what it was, how it went, and each request if they are few."""
-    blocks = [heading(info, summary), accounting(summary), latency_table(summary), rates(summary)]
+def run_text(
+    info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] | None, notes: Sequence[str] = ()
+) -> str:
+    """All that is said of one run: what it was, how it went, and each request if they are few.
+
+    `notes` are those of whoever read the run's files.
+    """
+    blocks = [heading(info, summary), accounting(info, summary), latency_table(summary), rates(summary)]
     blocks.append(littles_law(summary))
     client = summary["client"]
     if client:
@@ -300,7 +339,7 @@ def run_text(info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] 
     if client and client["client_limited"]:
         blocks.insert(1, _paragraph("CLIENT-LIMITED: " + "; ".join(client["reasons"])))
     blocks.append("\n".join(_paragraph(f"warning: {warning}") for warning in summary["warnings"]))
-    blocks += [_paragraph(f"note: {note}") for note in info.notes]
+    blocks.append("\n".join(_paragraph(f"note: {note}") for note in (*info.notes, *notes)))
     if rows is not None:
         blocks.append(request_table(rows, info.config.slo, round(summary["window_s"] * NS_PER_S)))
     return "\n\n".join(block for block in blocks if block)
@@ -313,9 +352,10 @@ def _paragraph(text: str) -> str:
 def request_table(rows: Sequence[RequestRow], slo: Slo, t_obs_ns: int) -> str:
     """The ledger, a line per request in order of arrival; times in ms, the arrival in s.
 
-    A column of which nothing is known is left out.
+    A column of which nothing is known is left out. Without an SLO the last one tells what did not complete.
     """
-    columns = ["id", "class", "prompt", "output", "arrival", "held", "queue", "TTFT", "TPOT", "E2E", "SLO"]
+    columns = ["id", "class", "prompt", "output", "arrival", "held", "queue", "TTFT", "TPOT", "E2E"]
+    columns.append("SLO" if slo.given else "outcome")
     ordered = sorted(rows, key=lambda row: origin_ns(row) or 0)
     cells = [_request_cells(row, slo, t_obs_ns) for row in ordered]
     if not cells:
@@ -332,7 +372,7 @@ def _request_cells(row: RequestRow, slo: Slo, t_obs_ns: int) -> list[str]:
         row.id,
         shortened(row.class_ or DASH, 10),
         str(row.prompt_tokens),
-        str(row.output_tokens),
+        _output(row),
         DASH if arrival is None else f"{arrival / 1e9:.3f}",
         _ns(held_ns(row) or None),
         _ns(queue_delay_ns(row)),
@@ -341,6 +381,13 @@ def _request_cells(row: RequestRow, slo: Slo, t_obs_ns: int) -> list[str]:
         _ns(e2e_ns(row)),
         standing(row, slo, t_obs_ns),
     ]
+
+
+def _output(row: RequestRow) -> str:
+    """Tokens: delivered/planned where they differ. Events are no count of tokens to hold against a plan."""
+    planned = row.output_tokens * (row.choices or 1)
+    told = row.tokens is not None and row.token_source != "events"
+    return f"{row.tokens}/{planned}" if told and row.tokens != planned else str(planned)
 
 
 def standing(row: RequestRow, slo: Slo, t_obs_ns: int) -> str:

@@ -15,6 +15,7 @@ import click
 import pytest
 
 from ledgers.errors import InputError
+from ledgers.formats.native import native_row
 from ledgers.ledger import Ledger
 from ledgers.load import cut_to_duration, load_ledger, make_ledger
 from ledgers.options import (
@@ -28,7 +29,6 @@ from ledgers.options import (
 )
 from ledgers.rows import encode
 from ledgers.settings import PRESETS, Slo
-from reports.agree import native_row
 
 TRACES = Path(__file__).parent / "data" / "traces"
 AZURE = str(TRACES / "azure_2023_conv.head8tail3.csv")

@@ -502,9 +502,10 @@ async def test_a_key_in_a_path_or_a_body_is_not_written_down(tmp_path: Path) -> 
     out = tmp_path / "run"
     async with scripted_server(quick) as server:
         words = ["--endpoint", "/v1/chat/completions?key=canary%2Fone&version=2026-01", "--out", out]
+        words += ["--header", "X-Api-Key=can"]
         words += [
             "--extra-body",
-            '{"api_key": "canary-two", "user": "somebody"}',
+            '{"api_key": "canary-two", "user": "somebody", "in": {"secrets": ["canary\\/four"]}}',
             "--metadata",
             "token=canary-three",
         ]
@@ -541,3 +542,99 @@ async def test_ctrl_c_in_the_preflight_says_that_nothing_was_measured(tmp_path: 
     assert (code, len(err.split("\n\n")[0].splitlines())) == (130, 1), err
     assert "nothing was measured" in err
     assert not (tmp_path / "run").exists()
+
+
+async def test_a_tail_cuts_a_closed_loop_too(tmp_path: Path) -> None:
+    """The last send fills the last place, and nobody ends: the tail does."""
+    out = tmp_path / "run"
+    async with scripted_server(silent) as server:
+        words = [
+            "--num-prompts",
+            2,
+            "--random-input-len",
+            5,
+            "--random-output-len",
+            2,
+            "--max-concurrency",
+            2,
+        ]
+        _, text, _ = await tokentick_run(
+            "--base-url", url(server), "--out", out, "--json", "--tail", 0.5, *words
+        )
+    assert (json.loads(text)["unfinished"], json.loads(text)["scheduled"]) == (2, 2)
+
+
+async def test_a_made_ledger_is_saved_with_the_run(tmp_path: Path) -> None:
+    """What was drawn can be replayed as it was, arrivals and all."""
+    made = [
+        "--num-prompts",
+        5,
+        "--random-input-len",
+        50,
+        "--random-output-len",
+        9,
+        "--random-range-ratio",
+        0.5,
+    ]
+    async with scripted_server(quick) as server:
+        words = ["--base-url", url(server), "--out", tmp_path / "one", "--request-rate", 50]
+        await tokentick_run(*made, *words)
+        words = ["--base-url", url(server), "--out", tmp_path / "two"]
+        await tokentick_run(tmp_path / "one" / "ledger.jsonl", *words)
+    one, two = (
+        [(row.prompt_tokens, row.output_tokens, row.arrival_ns) for row in rows_of(tmp_path / name).values()]
+        for name in ("one", "two")
+    )
+    assert one == two
+    assert Run(tmp_path / "one").info.ledger.sha256 == Run(tmp_path / "two").info.ledger.sha256
+
+
+async def test_a_choice_that_begins_late_is_waited_for(tmp_path: Path) -> None:
+    """Two asked for: the first finishes long before the second begins; both are in the row."""
+
+    async def one_after_the_other(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD)
+        for index in (0, 1):
+            for event in (
+                {"choices": [{"index": index, "delta": {"content": "a"}, "finish_reason": None}]},
+                {"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]},
+            ):
+                data = f"data: {json.dumps(event)}\n\n".encode()
+                writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+            await asyncio.sleep(2.5 * (1 - index))
+        writer.write(ending(2))
+
+    out = tmp_path / "run"
+    async with scripted_server(one_after_the_other) as server:
+        words = ["--base-url", url(server), "--out", out, "--extra-body", '{"n": 2}']
+        await tokentick_run(ledger(tmp_path, [0]), *words)
+    row = rows_of(out)["R01"]
+    assert (row.outcome, row.choices, row.events) == ("completed", 2, 2)
+
+
+async def test_attempts_that_fail_at_once_do_not_keep_a_run_open(tmp_path: Path) -> None:
+    """No wait, no answer: three attempts each, then the end."""
+
+    async def refuse(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 Busy\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n")
+
+    out = tmp_path / "run"
+    async with scripted_server(refuse) as server:
+        words = ["--base-url", url(server), "--out", out, "--json", "--client-retries", 2]
+        code, text, _ = await tokentick_run(ledger(tmp_path, [0, 10]), *words)
+    assert (code, json.loads(text)["failed"], json.loads(text)["retries"]) == (1, 6, 4)
+
+
+async def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+    """A run started to outlive its terminal does so."""
+    out = tmp_path / "run"
+    async with scripted_server(slow) as server:
+        plan = ledger(tmp_path, [0, 10, 500])
+        words = ["--base-url", url(server), "--out", out, "--json"]
+        process = await start(plan, *words, shell="trap '' HUP")
+        while not server.posts:
+            await asyncio.sleep(0.01)
+        process.send_signal(signal.SIGHUP)
+        code, text, _ = await finish(process)
+    assert code in (0, 4)
+    assert json.loads(text)["completed"] == 3

@@ -214,18 +214,28 @@ async def test_the_api_key_is_nowhere(tmp_path: Path) -> None:
             event = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": key}]}
             writer.write(SSE_HEAD + chunk(f"data: {json.dumps(event)}\n\n".encode()) + chunk(b""))
 
-    out = tmp_path / "run"
+    out, key_file = tmp_path / "run", tmp_path / "key"
+    key_file.write_text(canary)
     async with scripted_server(echo) as server:
         _, text, err = await tokentick_run(
             ledger(tmp_path, [0, 50, 100]), "--base-url", f"http://user:pass-canary@127.0.0.1:{server.port}",
-            "--header", "X-Api-Key=header-canary", "--record-text", "--out", out,
-            env={"OPENAI_API_KEY": canary},
+            "--header", "X-Api-Key=header-canary", "--record-text", "--out", out, "--api-key-file", key_file,
         )  # fmt: skip
     assert server.posts[0].headers["authorization"] == f"Bearer {canary}"
     written = text + err + "".join(file.read_text() for file in out.iterdir())
     assert "Incorrect API key: ***" in written
     for secret in (canary, "pass-canary", "header-canary"):
         assert secret not in written
+
+
+async def test_a_login_in_the_url_is_not_replaced_by_a_key_from_the_environment(tmp_path: Path) -> None:
+    """A key that lies around for one server is not sent to another. A user name alone is a key as well."""
+    out = tmp_path / "run"
+    async with scripted_server(quick) as server:
+        words = ["--base-url", f"http://name-canary@127.0.0.1:{server.port}", "--out", out]
+        await tokentick_run(ledger(tmp_path, [0]), *words, env={"OPENAI_API_KEY": "sk-other"})
+    assert server.posts[0].headers["authorization"].startswith("Basic ")
+    assert all("canary" not in file.read_text() for file in out.iterdir())
 
 
 @pytest.mark.parametrize("status", [200, 401])

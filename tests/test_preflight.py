@@ -458,7 +458,7 @@ async def test_a_server_that_hangs_is_waited_for_as_long_as_was_said() -> None:
 
     async with asyncio.timeout(20):
         found, server = await found_at(hang, timeout_s=0.5, connect_timeout_s=0.5)
-    assert "a probe ended as timeout: no end within 0.5 s" in found.notes
+    assert "a probe ended as timeout: no token within 0.5 s" in found.notes
     assert len(generations(server)) == 1
 
 

@@ -29,11 +29,11 @@ def test_a_summary_is_rebuilt_with_the_same_bytes(run: Path) -> None:
 
 
 def test_missing_rows_are_not_forgotten(run: Path) -> None:
-    """Half a last row and a lost one: both are unfinished, so that 16 stay 16, and no percentile is clean."""
+    """Half a last row and a lost one: both are counted, so that 16 stay 16, and no percentile is clean."""
     rows = (run / "requests.jsonl").read_bytes().splitlines(keepends=True)
     (run / "requests.jsonl").write_bytes(b"".join(rows[:-2]) + rows[-2][:40])
     text = tokentick("report", "run", cwd=run.parent).stdout
-    assert "16 scheduled = 14 completed + 2 unfinished" in text
+    assert "16 scheduled = 14 completed + 2 without a row" in text
     assert "†" in text
     assert "NOT COMPLETE" in text
     assert text.count("cut off") == 1
@@ -91,9 +91,9 @@ def test_output_that_cannot_be_written_is_said(run: Path) -> None:
 
 
 def test_a_run_of_which_nothing_is_left_can_be_reported(run: Path) -> None:
-    """Killed before its first row ended: sixteen unfinished, no table, no traceback."""
+    """Killed before its first row ended: sixteen of which nothing is known, no table, no traceback."""
     (run / "requests.jsonl").write_bytes(b"")
     result = tokentick("report", "run", cwd=run.parent)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "16 scheduled = 16 unfinished" in result.stdout
+    assert "16 scheduled = 16 without a row" in result.stdout
     assert "NOT COMPLETE" in result.stdout

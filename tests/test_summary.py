@@ -570,12 +570,39 @@ def test_retries_are_rows_but_nobody_asked_for_them(tmp_path: Path) -> None:
     assert summary["concurrency_peak"] == 1
 
 
+def test_an_attempt_that_was_followed_by_another_is_no_end_for_its_client(tmp_path: Path) -> None:
+    """A: done at its third attempt, after 900 ms. B: given up at its second, after 500. C: at once, in 100.
+
+    So one of three was seen to end in 100 ms and one in 900, and the one that failed after 500 is censored:
+    S = 2/3, then 0 where only A is left at risk.
+    """
+    rows = [failed("A", 0, 10), failed("B", 0, 20), measured("C", 0, 100)]
+    later = {"A~1": failed("A~1", 0, 400), "B~1": failed("B~1", 0, 500), "A~2": measured("A~2", 0, 900)}
+    later["A~2"].first_token_ns = 850 * MS
+    rows += [msgspec.structs.replace(row, retry_of=id[0], due_ns=300 * MS) for id, row in later.items()]
+    summary = summary_of(tmp_path, rows)
+    e2e, ttft = summary["kaplan_meier"]["e2e_ms"], summary["kaplan_meier"]["ttft_ms"]
+    assert (e2e["n"], e2e["censored"], e2e["p50"]) == (3, 1, 900.0)
+    assert (ttft["n"], ttft["p50"]) == (3, 850.0)
+    assert (summary["scheduled"], summary["completed"], summary["failed"]) == (6, 2, 4)
+
+
+def test_a_retry_that_was_not_sent_ends_nothing(tmp_path: Path) -> None:
+    """The first attempt is the last that was: its client was still waiting when it failed."""
+    waiting = RequestRow(
+        id="A~1", retry_of="A", prompt_tokens=4, output_tokens=3, arrival_ns=0, outcome="not_sent"
+    )
+    e2e = summary_of(tmp_path, [failed("A", 0, 10), measured("B", 0, 100), waiting])["kaplan_meier"]["e2e_ms"]
+    assert (e2e["n"], e2e["censored"]) == (2, 1)
+
+
 def test_throughput_without_the_drain_stands_beside(tmp_path: Path) -> None:
     """Ten a second for ten seconds, each done in 50 ms, and one that takes a minute."""
     rows = [measured(f"R{i}", i * 100, i * 100 + 50) for i in range(101)] + [measured("slow", 0, 60_000)]
     summary = summary_of(tmp_path, rows)
     assert summary["throughput_rps"] == pytest.approx(102 / 60)
     assert summary["throughput_arrivals_rps"] == pytest.approx(10.0)
+    assert summary["completed_by_last_arrival"] == 100
     assert (summary["arrivals_s"], summary["window_s"]) == (10.0, 60.0)
     assert summary_of(tmp_path / "burst", [measured("A", 0, 50)])["throughput_arrivals_rps"] is None
 
@@ -620,6 +647,46 @@ def test_two_choices_may_deliver_twice_the_length(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, [both])
     assert summary["lengths"]["output"]["as_planned"] == 1
     assert (summary["tokens_per_event"], summary["tpot_ms"]["max"]) == (None, 25.0)
+    assert summary["choices"] == {"min": 2, "max": 2}
+    assert summary_of(tmp_path / "one", [measured("A", 0, 100)])["choices"] is None
+
+
+def test_totals_are_of_completed_requests_and_say_who_counted(tmp_path: Path) -> None:
+    """Prompts of 4 tokens, of which the server says 7 and nothing; outputs of 3 and 5. The others failed."""
+    rows = [
+        measured("A", 0, 100, usage_prompt_tokens=7, class_="a"),
+        measured("B", 0, 100, tokens=5, class_="b"),
+        msgspec.structs.replace(failed("F", 0, 100), usage_prompt_tokens=100),
+        measured("late", 0, 2_000),
+    ]
+    summary = summary_of(tmp_path, rows, tail_s=1)
+    assert (summary["prompt_tokens"], summary["output_tokens"]) == (11, 8)
+    assert summary["prompt_token_sources"] == {"ledger": 1, "usage": 1}
+    assert summary["token_throughput_tps"] == 8.0
+    assert [summary["by_class"][name]["prompt_tokens"] for name in "ab"] == [7, 4]
+    unknown = summary_of(tmp_path / "unknown", [measured("A", 0, 100, tokens=None)])
+    assert (unknown["prompt_tokens"], unknown["output_tokens"]) == (4, None)
+
+
+@pytest.mark.parametrize(("cached", "warned"), [(20, False), (21, True)])
+def test_prompts_from_the_cache_of_the_server_are_warned_of(
+    tmp_path: Path, cached: int, warned: bool
+) -> None:
+    """More than a fifth of 100 prompt tokens: TTFT is not that of new prompts."""
+    row = measured("A", 0, 100, prompt_tokens=100, usage_prompt_tokens=100, cached_tokens=cached)
+    warnings = summary_of(tmp_path, [row])["warnings"]
+    assert [warning.startswith("21% of the prompt tokens") for warning in warnings] == [True] * warned
+
+
+def test_an_answer_without_a_token_that_could_be_seen_explains_its_missing_ttft(tmp_path: Path) -> None:
+    """The server counted one token, but no text came. An answer that was not streamed is no such case."""
+    nothing = {"first_token_ns": None, "last_token_ns": None, "events": 0, "tokens": 1}
+    rows = [measured("A", 0, 100), measured("B", 0, 200, **nothing)]
+    rows += [measured("C", 0, 100, **nothing, streamed=False)]
+    summary = summary_of(tmp_path, rows)
+    assert (summary["completed"], summary["ttft_ms"]["n"], summary["e2e_ms"]["n"]) == (3, 1, 3)
+    (warning,) = summary["warnings"]
+    assert warning.startswith("in 1 of 3 completed requests no token was seen")
 
 
 def test_tokens_per_event_stands_beside_and_warns(tmp_path: Path) -> None:
@@ -685,7 +752,7 @@ def test_usage_below_the_events_is_used_and_said(tmp_path: Path) -> None:
         measured("D", 0, 100, tokens=1, token_source="usage", outcome="truncated"),
     ]
     (warning,) = summary_of(tmp_path, rows)["warnings"]
-    assert warning.startswith("in 1 requests the server counted fewer tokens than events with output came")
+    assert warning.startswith("in 1 request the server counted fewer tokens than events with output came")
 
 
 def test_an_answer_before_the_request_was_sent_has_no_ttft_from_send(tmp_path: Path) -> None:
@@ -718,10 +785,10 @@ def test_a_fifth_of_shared_reads_is_not_yet_clumped(tmp_path: Path) -> None:
 
 
 def test_no_class_of_failures_hides_behind_many_causes(tmp_path: Path) -> None:
-    """A server that numbers its errors, and one timeout: the causes told add up to all that failed."""
+    """A server with a name for every other error, and one timeout: the causes told add up to all failures."""
     rows = [
         msgspec.structs.replace(
-            failed(f"H{i}", 0, 10 + i), error=f"HTTP 500: number {i // 2}", phase="headers"
+            failed(f"H{i}", 0, 10 + i), error=f"HTTP 500: number {'abcdefghij'[i // 2]}", phase="headers"
         )
         for i in range(20)
     ]
@@ -734,6 +801,7 @@ def test_no_class_of_failures_hides_behind_many_causes(tmp_path: Path) -> None:
             "phase": None,
             "error": "5 other causes",
             "count": 10,
+            "alike": 0,
             "after_send_p50_ms": 24.0,
         },
         {
@@ -741,9 +809,34 @@ def test_no_class_of_failures_hides_behind_many_causes(tmp_path: Path) -> None:
             "phase": "first_token",
             "error": "late",
             "count": 1,
+            "alike": 0,
             "after_send_p50_ms": 5000.0,
         },
     ]
+
+
+def test_failures_that_differ_in_numbers_are_one_cause(tmp_path: Path) -> None:
+    """Four prompts too long, two of them by the same length; a status is no number to leave open."""
+    errors = [f"HTTP 400: {length} tokens, at most 4096" for length in (5000, 5001, 5000, 6000)]
+    errors += ["HTTP 500: 5000 tokens, at most 4096", "HTTP 400: 5000 words, at most 4096"]
+    rows = [msgspec.structs.replace(failed(f"F{i}", 0, 10 + i), error=e) for i, e in enumerate(errors)]
+    failures = summary_of(tmp_path, rows)["failures"]
+    assert [(f["error"], f["count"], f["alike"]) for f in failures] == [
+        (errors[0], 4, 2),
+        (errors[4], 1, 0),
+        (errors[5], 1, 0),
+    ]
+    assert failures[0]["after_send_p50_ms"] == 11.0
+
+
+def test_a_server_with_a_thousand_errors_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """1,100 causes that nothing is common to: all are counted, the last hundred as one."""
+    names = [f"{a}{b}{c}" for a in "abcdefghijk" for b in "abcdefghij" for c in "abcdefghij"]
+    rows = [msgspec.structs.replace(failed(name, 0, 10), error=name) for name in names]
+    failures = summary_of(tmp_path, rows)["failures"]
+    assert sum(failure["count"] for failure in failures) == 1_100
+    assert (failures[0]["error"], failures[0]["count"], failures[0]["alike"]) == ("other causes", 100, 0)
+    assert (failures[-1]["error"], failures[-1]["count"]) == ("996 other causes", 996)
 
 
 def test_tokens_of_failed_requests_are_told_apart(tmp_path: Path) -> None:
@@ -821,6 +914,19 @@ def test_a_killed_run_has_a_summary(tmp_path: Path) -> None:
     assert (summary["unfinished"], summary["without_row"], summary["censored"]) == (2, 2, True)
     assert summary["window_s"] == 0.2
     assert sum(summary["by_outcome"].values()) == 4
+
+
+def test_what_needs_the_times_of_lost_rows_is_not_known(tmp_path: Path) -> None:
+    """Whoever was in flight at the kill left no row: no rate of all, no L, no estimate without them."""
+    rows = [measured(f"R{i}", 100 * i, 100 * i + 90) for i in range(3)]
+    path = write_run(tmp_path / "run", rows, RunConfig(), kind="measured", requests=4, complete=False)
+    summary = summarize(Run(path))
+    client = summary["client"]
+    assert [client[name] for name in ("asked_rps", "achieved_rps", "most_sent_in_100_ms")] == [None] * 3
+    assert (summary["concurrency_mean"], summary["concurrency_peak"]) == (None, None)
+    assert summary["littles_law"] is summary["throughput_arrivals_rps"] is None
+    assert summary["kaplan_meier"] == {"ttft_ms": None, "e2e_ms": None}
+    assert (summary["e2e_ms"]["n"], client["send_lag_ms"]["max"]) == (3, 0.0)
 
 
 outcomes_and_times = st.lists(

@@ -9,6 +9,7 @@ import pytest
 
 from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter
+from ledgers.settings import Slo
 from ledgers.summary import summarize
 from reports.text import run_text, tick_lines
 from tests.conftest import COMMAND, tokentick
@@ -114,6 +115,94 @@ def test_a_plain_run_is_shown_without_what_it_has_not(tmp_path: Path) -> None:
     assert not {"held back", "TTFC", "TTFT, estimate"} & set(shown)
     assert not any(line.startswith("warning") for line in lines)
     assert "prompt tokens as planned in all 100 requests" in lines
+    assert not any("counted by" in line for line in lines)
+    assert any("| output 186.90 tokens/s" in line for line in lines)
+
+
+def test_a_single_request_is_spoken_of_as_one(tmp_path: Path) -> None:
+    lines = text_of(tmp_path, [measured(0, tokens=26)])
+    assert "prompt tokens as planned in the one request" in lines
+    assert "output tokens off by +6 in the one request" in lines
+    assert not any("1 requests" in line for line in lines)
+
+
+def test_counts_by_other_sources_than_usage_are_said(tmp_path: Path) -> None:
+    rows = [measured(0), measured(1, token_source="tokenizer")]
+    assert "tokens counted by tokenizer, usage" in text_of(tmp_path, rows)
+
+
+def test_two_choices_are_said_once_and_are_no_excess(tmp_path: Path) -> None:
+    """20 tokens planned, and 20 of each of two choices delivered."""
+    rows = [measured(i, tokens=40, events=40, choices=2, decode_ns=1_500 * MS) for i in range(3)]
+    lines = text_of(tmp_path, rows)
+    assert "output tokens as planned in all 3 requests" in lines
+    assert sum("2 choices per request" in line for line in lines) == 1
+    (row,) = (line for line in lines if line.startswith("R000"))
+    assert row.split()[2] == "40"
+
+
+def test_the_request_table_shows_what_was_delivered(tmp_path: Path) -> None:
+    """Where it is known, and not what was planned; an event may carry several tokens, so it is no count."""
+    rows = [measured(0), measured(1, tokens=7), measured(2, tokens=9, token_source="events")]
+    rows += [failed(3, "timeout", "first_token", "late")]
+    lines = text_of(tmp_path, rows)
+    table = [line.split() for line in lines if line.startswith("R0")]
+    assert [cells[2] for cells in table] == ["20", "7/20", "20", "20"]
+
+
+def test_a_column_for_the_slo_needs_an_slo(tmp_path: Path) -> None:
+    """Without one the column is of outcomes, where there are others than completed."""
+    rows = [measured(i) for i in range(3)]
+
+    def columns(name: str, rows: list[RequestRow], **config: Any) -> list[str]:
+        lines = text_of(tmp_path / name, rows, config=RunConfig(**config))
+        (header,) = (line for line in lines if line.startswith("id "))
+        return header.split()
+
+    assert columns("plain", rows)[-1] == "E2E"
+    assert columns("slo", rows, slo=Slo(e2e_ms=1))[-1] == "SLO"
+    assert columns("failed", [*rows, failed(3, "empty", "first_token", "")])[-1] == "outcome"
+
+
+def test_notes_stand_in_one_block(tmp_path: Path) -> None:
+    """Those of the run and those of whoever read its files."""
+    info = RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo("x"), notes=["one", "two"])
+    writer = RunWriter(tmp_path / "run", info)
+    writer.add(measured(0))
+    writer.close(complete=True)
+    text = run_text(info, summarize(Run(tmp_path / "run")), None, ["three"])
+    assert "\n\nnote: one\nnote: two\nnote: three" in text
+
+
+def test_requests_without_a_row_are_no_ordinary_unfinished_ones(tmp_path: Path) -> None:
+    """Five planned, two rows, one of them unfinished: three were in flight or not sent at the kill."""
+    info = RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo("x", requests=5))
+    writer = RunWriter(tmp_path / "run", info)
+    for row in (measured(0), measured(1, outcome="unfinished")):
+        writer.add(row)
+    text = run_text(info, summarize(Run(tmp_path / "run")), None)
+    assert "5 scheduled = 1 completed + 1 unfinished + 3 without a row" in text
+    assert "  3 without a row: in flight or not sent when the run was killed" in text
+    assert not any(word in text for word in ("asked", "L mean", "estimate"))
+    writer.close(complete=True)
+    assert "3 without a row: requests.jsonl has lost them" in run_text(
+        info, summarize(Run(tmp_path / "run")), None
+    )
+
+
+def test_failures_that_differ_in_numbers_are_one_line_of_text(tmp_path: Path) -> None:
+    """The first is the example, however long it is; how many are alike is not cut off."""
+    for name, filling in (("short", ""), ("long", "and this is what it said about it " * 9)):
+        rows = [measured(0)]
+        rows += [
+            failed(i, "http_error", "headers", f"HTTP 400: {4999 + i} tokens {filling}") for i in range(1, 13)
+        ]
+        lines = text_of(tmp_path / name, rows)
+        above = " ".join("\n".join(lines).partition("TTFT")[0].split())
+        assert above.count("http_error") == 1
+        assert "12 http_error in headers" in above
+        assert "HTTP 400: 5000 tokens" in above
+        assert "(and 11 alike)" in above
 
 
 def test_percentiles_lead_and_the_mean_comes_last(tmp_path: Path) -> None:
@@ -136,6 +225,7 @@ def test_requests_held_back_and_tried_again_are_named_as_such(tmp_path: Path) ->
     rows += [measured(i) for i in range(1, 5)]
     lines = text_of(tmp_path, rows)
     assert "6 scheduled (1 of them retries) = 5 completed + 1 failed" in lines
+    assert "  every attempt counts here and in attainment; estimates count requests" in lines
     assert any(line.startswith("held back") for line in lines)
     (row,) = (line for line in lines if line.startswith("R000~1"))
     assert "900.0" in row.split()
@@ -211,6 +301,16 @@ def test_ids_of_requests_cannot_drive_the_terminal_from_the_tick_table() -> None
     text = "\n".join(tick_lines([tick], {"A": HOSTILE}))
     assert "\x1b" not in text
     assert "\x1b[2J" in text.replace(r"\x1b", "\x1b")
+
+
+@pytest.mark.parametrize(("by_then", "shown"), [(9, False), (10, True)])
+def test_the_rate_before_the_drain_needs_some_who_completed_before_it(
+    tmp_path: Path, by_then: int, shown: bool
+) -> None:
+    """12 requests in 1.1 s; all but those take five seconds."""
+    slow = [measured(i, last_token_ns=5_000 * MS) for i in range(by_then, 12)]
+    rows = [measured(i, last_token_ns=(i * 100 + 90) * MS) for i in range(by_then)] + slow
+    assert any("until the last arrival" in line for line in text_of(tmp_path, rows)) is shown
 
 
 def test_a_straggler_does_not_hide_the_throughput_before_it(tmp_path: Path) -> None:

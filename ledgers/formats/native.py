@@ -9,14 +9,18 @@ counted as the mock counts it; a length beside it stands, for real traces count 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from io import BufferedReader
+from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from ledgers.formats import fields
 from ledgers.formats.fields import TraceRow
-from ledgers.units import ceil_div
+from ledgers.rows import RequestRow, encode
+from ledgers.units import ceil_div, seconds
 from ledgers.vocabulary import count_tokens
 
 name = "native"
@@ -124,3 +128,29 @@ def _count_prompt(prompt: Any) -> int:
     if type(prompt) is not str:  # a number with a fraction is one of its kinds
         raise ValueError(f"prompt is {fields.shown(prompt)}, not a text")
     return count_tokens(prompt)
+
+
+def write(path: Path, rows: Iterable[RequestRow]) -> None:
+    """Planned rows as JSONL that reads back as they are. OSError if it cannot be written."""
+    with path.open("wb") as file:
+        file.writelines(encode(native_row(row)) + b"\n" for row in rows)
+
+
+def native_row(row: RequestRow) -> dict[str, Any]:
+    """A planned row in this format; the arrival in seconds with all of its nanoseconds."""
+    native = {
+        "id": row.id,
+        "class": row.class_,
+        "session": row.session,
+        "turn": row.turn,
+        "prompt_tokens": row.prompt_tokens,
+        "output_tokens": row.output_tokens,
+        "prompt": row.prompt,
+        "prefix": row.prefix,
+        "prefix_tokens": row.prefix_tokens,
+        "hash_ids": row.hash_ids,
+        "block_tokens": row.block_tokens,
+        # A float has too few digits for the nanoseconds of a long trace.
+        "arrival_s": msgspec.Raw(seconds(row.arrival_ns or 0).encode()),
+    }
+    return {name: value for name, value in native.items() if value is not None}

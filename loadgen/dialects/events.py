@@ -24,7 +24,7 @@ _CHUNK_NAMES = frozenset({"", "message", "error"})
 _SURROGATES = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
 )
-_BEGINNING_CHARS = 60
+_BEGINNING_BYTES = 1_000  # more than is shown: it is scrubbed before it is cut
 
 
 class JsonEvents(ABC):
@@ -42,7 +42,7 @@ class JsonEvents(ABC):
         if data and event.name == "error":
             return Reading(error=data.decode("utf-8", "replace"))
         if data and event.name in _CHUNK_NAMES:
-            raise ValueError(f"no JSON object: {data[:_BEGINNING_CHARS].decode('utf-8', 'replace')}")
+            raise ValueError(f"no JSON object: {data[:_BEGINNING_BYTES].decode('utf-8', 'replace')}")
         return Reading()  # a keep-alive
 
     def read_body(self, body: bytes) -> Reading:
