@@ -638,3 +638,45 @@ async def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
         code, text, _ = await finish(process)
     assert code in (0, 4)
     assert json.loads(text)["completed"] == 3
+
+
+# Counting here
+
+
+async def test_a_tokenizer_counts_what_the_server_does_not(tmp_path: Path) -> None:
+    """A stream without usage, and a whole answer without: the tokens of the text, not the events."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: number for number, word in enumerate(["[UNK]", "one", "two", "three", "four"])}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    file = tmp_path / "tokenizer.json"
+    model.save(str(file))
+
+    async def without_usage(request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.number:
+            choice = {"index": 0, "message": {"content": "one two"}, "finish_reason": "stop"}
+            writer.write(plain(200, json.dumps({"choices": [choice]}).encode()))
+            return
+        finish = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        writer.write(SSE_HEAD + token("one two th") + token("ree four"))
+        writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(finish), finish))
+
+    out = tmp_path / "run"
+    async with scripted_server(without_usage) as server:
+        flags = ["--base-url", url(server), "--out", out, "--tokenizer", file]
+        await tokentick_run(ledger(tmp_path, [0, 300]), *flags)
+    rows = rows_of(out).values()
+    assert [(row.tokens, row.token_source, row.events) for row in rows] == [
+        (4, "tokenizer", 2),
+        (2, "tokenizer", 1),
+    ]
+
+
+async def test_a_warm_up_is_given_up_like_any_request(tmp_path: Path) -> None:
+    """One line, exit 3, nothing written."""
+    async with scripted_server(silent) as server:
+        flags = ["--base-url", url(server), "--out", tmp_path / "run", "--num-warmups", 1]
+        code, out, err = await tokentick_run(ledger(tmp_path, [0]), *flags, "--first-token-timeout", 0.4)
+    assert (code, out) == (3, "")
+    assert "warm-up request 1: no token within --first-token-timeout 0.4 s" in err
+    assert not (tmp_path / "run").exists()
