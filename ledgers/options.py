@@ -156,7 +156,7 @@ _WINDOW_OPTIONS = (
 )
 
 
-def _all(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+def all_of(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         for option in reversed(options):
             command = option(command)
@@ -167,17 +167,17 @@ def _all(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command],
 
 def ledger_options(command: Command) -> Command:
     """Adds LEDGER and the flags that say how it is made or read, and when its requests arrive."""
-    return _all(_LEDGER_OPTIONS)(command)
+    return all_of(_LEDGER_OPTIONS)(command)
 
 
 def window_options(command: Command) -> Command:
     """Adds the flags of the SLO and of the observation window."""
-    return _all(_WINDOW_OPTIONS)(command)
+    return all_of(_WINDOW_OPTIONS)(command)
 
 
 def scheduler_options(policies: Sequence[str]) -> Callable[[Command], Command]:
     """Adds the flags of the tick scheduler and its hardware. `policies` are the names to choose from."""
-    return _all(
+    return all_of(
         (
             click.option(
                 "--policy",

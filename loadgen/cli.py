@@ -19,7 +19,7 @@ from ledgers.errors import InputError
 from ledgers.ledger import Ledger
 from ledgers.load import cut_to_duration
 from ledgers.machine import loop_factory
-from ledgers.options import ledger_from, ledger_options, number, request_rate, window_from, window_options
+from ledgers.options import ledger_from, ledger_options, request_rate, window_from, window_options
 from ledgers.rows import CLIENT_LIMIT
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
 from ledgers.settings import WindowSettings
@@ -28,6 +28,7 @@ from ledgers.units import to_ns
 from loadgen.dialects import DIALECTS
 from loadgen.dialects.dialect import Dialect
 from loadgen.measure import Plan, Result, measure
+from loadgen.options import asking_options, pacing_options
 from loadgen.patience import Patience, Retries
 from loadgen.replay import Rules, to_stderr
 from loadgen.secrecy import (
@@ -58,102 +59,8 @@ Example:
 
 @click.command(short_help="The load generator.", epilog=EXAMPLE)
 @ledger_options
-@click.option("--base-url", required=True, metavar="URL", help="The server, with or without /v1 at the end.")
-@click.option("--endpoint", metavar="PATH", help="Path to post to.  [default: that of --api]")
-@click.option(
-    "--api", type=click.Choice(list(DIALECTS)), default="chat", show_default=True, help="How to ask."
-)
-@click.option("--model", help="Model to ask for.  [default: the first of /v1/models]")
-@click.option("--header", multiple=True, metavar="NAME=VALUE", help="Add a header to every request.")
-@click.option("--extra-body", metavar="JSON", help="Merge this object into every body; null removes a field.")
-@click.option("--api-key-file", metavar="FILE", help="Read the API key here, not from OPENAI_API_KEY.")
-@click.option("--insecure", is_flag=True, help="Do not verify the certificate of an https server.")
-@click.option(
-    "--ca-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Trust the certificate authorities in this file instead of the system's.",
-)
-@click.option(
-    "--ignore-eos/--no-ignore-eos",
-    default=None,
-    help="Ask for the full output length.  [default: where the preflight finds that the server takes it]",
-)
-@click.option(
-    "--tokenizer",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A tokenizer.json: for prompts of exact length, and to count outputs that come without usage.",
-)
-@click.option("--prompt-ids", is_flag=True, help="Send prompts as token ids (completions).")
-@click.option(
-    "--max-concurrency",
-    type=click.IntRange(1),
-    metavar="N",
-    help="At most N in flight. Without a rate: a closed loop, a request leaves when another ends.",
-)
-@click.option(
-    "--duration",
-    callback=number(),
-    metavar="SECONDS",
-    help="Send nothing later than this.",
-)
-@click.option(
-    "--connections",
-    type=click.IntRange(0),
-    default=0,
-    metavar="N",
-    help="Open N connections before t0.  [default: as many as the ledger needs at once]",
-)
-@click.option(
-    "--connect-timeout",
-    callback=number(),
-    default="30",
-    show_default=True,
-    metavar="SECONDS",
-    help="For a connection to open, and for an answer in the preflight.",
-)
-@click.option(
-    "--first-token-timeout",
-    callback=number(word="never"),
-    metavar="SECONDS|never",
-    help="From the send to the first token.  [default: never]",
-)
-@click.option(
-    "--stall-timeout",
-    callback=number(word="never"),
-    default="300",
-    show_default=True,
-    metavar="SECONDS|never",
-    help="From one token to the next.",
-)
-@click.option(
-    "--request-timeout",
-    callback=number(word="never"),
-    metavar="SECONDS|never",
-    help="From the send to the end.  [default: never]",
-)
-@click.option(
-    "--cancel-rate",
-    callback=number(zero=True, most=1),
-    metavar="SHARE",
-    help="Share of the clients that give up, with --cancel-after.  [default: all]",
-)
-@click.option(
-    "--cancel-after", callback=number(), metavar="SECONDS", help="Clients give up this long after the send."
-)
-@click.option(
-    "--client-retries",
-    type=click.IntRange(0),
-    default=0,
-    metavar="N",
-    help="Clients try again up to N times, as SDKs do. Each attempt is a row.",
-)
-@click.option(
-    "--num-warmups", type=click.IntRange(0), default=0, help="Send N requests first, one by one, unrecorded."
-)
-@click.option("--reset-mock", is_flag=True, help="Have a tokentick server start over before t0.")
-@click.option("--no-preflight", is_flag=True, help="Do not look at the server first.")
+@asking_options
+@pacing_options
 @window_options
 @click.option("--no-cut", is_flag=True, help="Let --tail only classify: what is in flight then may finish.")
 @click.option("--record-tokens", is_flag=True, help="Keep the time of every token event in the rows.")

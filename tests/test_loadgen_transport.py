@@ -184,6 +184,14 @@ async def test_a_connection_closed_while_idle_is_not_used_again() -> None:
         assert transport.connections_opened >= 4
 
 
+async def hang_up_on_second(request: Request, writer: asyncio.StreamWriter) -> None:
+    """At once, without a byte."""
+    if request.number == 1:
+        writer.transport.abort()
+    else:
+        await quick(request, writer)
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The news of a dead connection may take half a second: a busy machine must not look like a server."""
@@ -216,13 +224,6 @@ async def test_only_a_dead_kept_connection_is_worth_a_second_try(
 
 async def test_a_connection_that_died_while_we_were_away_was_dead() -> None:
     """The news of it waits for 300 ms because the loop is busy: still sent once more."""
-
-    async def hang_up_on_second(request: Request, writer: asyncio.StreamWriter) -> None:
-        if request.number == 1:
-            writer.transport.abort()
-        else:
-            await quick(request, writer)
-
     async with connected(hang_up_on_second) as (_, transport):
         await exchange(transport)
         asyncio.get_running_loop().call_later(0, time.sleep, 0.3)
@@ -233,13 +234,6 @@ async def test_a_connection_that_died_while_we_were_away_was_dead() -> None:
 @pytest.mark.usefixtures("patient")
 async def test_a_request_sent_once_more_was_sent_the_first_time() -> None:
     """The wait for the dead connection and the new one is no lag of the generator."""
-
-    async def hang_up_on_second(request: Request, writer: asyncio.StreamWriter) -> None:
-        if request.number == 1:
-            writer.transport.abort()
-        else:
-            await quick(request, writer)
-
     async with connected(hang_up_on_second) as (server, transport):
         row = [await exchange(transport) for _ in range(2)][1]
         assert row.sent_ns is not None
