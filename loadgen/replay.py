@@ -139,9 +139,8 @@ class Replay:
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
-                signal.signal(
-                    number, signal.SIG_IGN
-                )  # what is left is to complete the files and to show them
+                # What is left is to complete the files and to show them.
+                signal.signal(number, signal.SIG_IGN)
             preparing.cancel()
             for alarm in (self._send_alarm, self._stop_alarm, self._cut_alarm, self._heart):
                 alarm.close()
