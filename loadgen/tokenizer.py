@@ -27,7 +27,7 @@ def load(path: Path) -> TokenCounter:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        why = "needs the package tokenizers: pip install 'tokentick[tokenizers]'"
+        why = "needs the package tokenizers: pip install tokenizers"
         raise InputError(f"--tokenizer {path}: {why}") from None
     try:
         text = path.read_text(encoding="utf-8")
