@@ -147,7 +147,7 @@ class Deliveries:
             return []
         return [
             f"{cached:.0%} of the prompt tokens came from the server's cache: TTFT is that of cached "
-            "prompts; unless the ledger shares content, change --seed"
+            "prompts (content shared by the ledger, attempts made again, or a --seed used before)"
         ]
 
     def _without_ttft(self) -> list[str]:

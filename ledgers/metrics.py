@@ -128,12 +128,15 @@ def decode_ns(row: RequestRow) -> int | None:
 
 
 def later_tokens(row: RequestRow) -> int | None:
-    """How many tokens came after another one of the same choice: n − 1, where there is one choice."""
-    return _difference(row.tokens, row.choices or 1)
+    """How many tokens came after another one of the same choice: n − 1, where there is one choice.
+
+    Of several tokens that came in one event nobody can say that one came after the other.
+    """
+    return 0 if row.events == 1 and row.tokens else _difference(row.tokens, row.choices or 1)
 
 
 def tpot_ns(row: RequestRow) -> Fraction | None:
-    """(c − f)/(n − 1), exactly, per choice. None for n ≤ 1: one token has no time per further token."""
+    """(c − f)/(n − 1), exactly, per choice. None for n ≤ 1 and for one event: there is no further token."""
     decode, later = decode_ns(row), later_tokens(row)
     if decode is None or later is None or later < 1:
         return None

@@ -114,7 +114,13 @@ _LEDGER_OPTIONS = (
         default=1.0,
         help="Shape of gamma arrivals: 1 is Poisson, below 1 burstier, above 1 more even.",
     ),
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is drawn."),
+    click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Seed of all that is drawn. Without it the prompts of run differ each time.",
+    ),
     click.option(
         "--random-input-len",
         type=click.IntRange(min=1),

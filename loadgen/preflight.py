@@ -280,10 +280,12 @@ class _Look:
     def _note_model(self) -> None:
         if self._models.fault is not None:
             self._notes.append(self._models.fault)
-        if self._model_given:
-            return
         model, listed = self._asking.scrub(self._model), len(self._models.ids)
-        if listed > 1:
+        if self._model_given:
+            if listed and self._model not in self._models.ids:
+                some = ", ".join(map(self._asking.scrub, self._models.ids[:5]))
+                self._notes.append(f"{model} is not among the {listed} models listed: {some}")
+        elif listed > 1:
             self._notes.append(f"asked for {model}, the first of {listed} models: --model takes another")
         elif not listed:
             self._notes.append(f"no --model given and none listed: asked for {model!r}")

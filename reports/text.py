@@ -109,13 +109,28 @@ def heading(info: RunInfo, summary: dict[str, Any]) -> str:
     """What was run, in one or two lines."""
     config = info.config
     parts = [f"{info.kind} {info.ledger.name}"]
+    if config.model and info.kind == "measured":
+        parts.append(f"{config.model} at {config.base_url}")
     if config.request_rate:
         parts.append(f"{config.request_rate:g} req/s")
+    if config.closed_loop:
+        parts.append(f"{config.extra.get('max_concurrency')} at a time")
     if config.policy and config.hardware:
         hardware = config.hardware
         parts.append(f"policy {config.policy}")
         parts.append(f"{hardware.decode_slots} slots, ticks of {hardware.tick_s * 1000:g} ms")
     parts.append(f"window {summary['window_s']:.2f} s")
+    bounds = [
+        f"{name} {bound:g}"
+        for name, bound in (
+            ("ttft", config.slo.ttft_ms),
+            ("tpot", config.slo.tpot_ms),
+            ("e2e", config.slo.e2e_ms),
+        )
+        if bound is not None
+    ]
+    if bounds:
+        parts.append(f"SLO {' '.join(bounds)} ms")
     if info.clock.stamp_source:
         parts.append(f"{info.clock.stamp_source} stamps")
     if summary["scheduled"] and not summary["completed"]:

@@ -62,6 +62,18 @@ def row(**fields: Any) -> RequestRow:
 # One request
 
 
+def test_several_tokens_in_one_event_have_no_time_per_token() -> None:
+    """Five at once, or one that was seen and an end that was not: TPOT is absent, not 0; an SLO holds."""
+    row = RequestRow(
+        id="a", prompt_tokens=1, output_tokens=5, arrival_ns=0, first_token_ns=7, last_token_ns=7, end_ns=9,
+        tokens=5, events=1, outcome="completed",
+    )  # fmt: skip
+    assert tpot_ns(row) is None
+    assert meets(row, (None, 1, None))
+    row.events = 5  # one read, five events: they came together, and that was seen
+    assert tpot_ns(row) == 0
+
+
 def test_a_measured_request() -> None:
     measured = row()
     assert send_lag_ns(measured) == 3 * MS

@@ -65,6 +65,12 @@ def encode_body(ask: Ask, own: dict[str, Any]) -> bytes:
     return msgspec.json.encode({key: value for key, value in body.items() if value is not None})
 
 
+def full_length(ask: Ask) -> dict[str, Any]:
+    """What makes an output as long as asked for, by vLLM's names, which others took over."""
+    fields = {"ignore_eos": True, "min_tokens": ask.output_tokens}
+    return {name: value for name, value in fields.items() if name in ask.fields}
+
+
 def decode_json(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
     """JSON as servers write it: with NaN, halves of a surrogate pair, and bytes that are no UTF-8 too.
 

@@ -13,6 +13,7 @@ from loadgen.dialects.events import (
     JsonEvents,
     decode_object,
     encode_body,
+    full_length,
     object_of,
     read_usage,
     text_of,
@@ -33,7 +34,7 @@ class Messages(JsonEvents):
     """`POST /v1/messages`."""
 
     path: ClassVar[str] = "/v1/messages"
-    optional: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[tuple[str, ...]] = ("ignore_eos", "min_tokens")
     takes_ids: ClassVar[bool] = False
 
     def headers(self, api_key: str) -> dict[str, str]:
@@ -43,7 +44,7 @@ class Messages(JsonEvents):
 
     def body(self, ask: Ask) -> bytes:
         messages = [{"role": "user", "content": ask.prompt}]
-        return encode_body(ask, {"messages": messages, "max_tokens": ask.output_tokens})
+        return encode_body(ask, {"messages": messages, "max_tokens": ask.output_tokens, **full_length(ask)})
 
     def _read(self, data: bytes, name: str) -> Reading:
         event = decode_object(data)

@@ -16,6 +16,7 @@ from loadgen.dialects.events import (
     count,
     decode_json,
     encode_body,
+    full_length,
     object_of,
     read_usage,
     text_of,
@@ -120,12 +121,8 @@ class Completions(_OpenAI):
 
 
 def _optional(ask: Ask) -> dict[str, Any]:
-    known = {
-        "stream_options": {"include_usage": True},
-        "ignore_eos": True,
-        "min_tokens": ask.output_tokens,
-    }
-    return {name: value for name, value in known.items() if name in ask.fields}
+    usage = {"stream_options": {"include_usage": True}} if "stream_options" in ask.fields else {}
+    return {**usage, **full_length(ask)}
 
 
 def _reading(chunk: _Chunk) -> Reading:

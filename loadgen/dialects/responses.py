@@ -13,6 +13,7 @@ from loadgen.dialects.events import (
     JsonEvents,
     decode_object,
     encode_body,
+    full_length,
     object_of,
     read_usage,
     text_of,
@@ -30,11 +31,13 @@ class Responses(JsonEvents):
     """`POST /v1/responses`."""
 
     path: ClassVar[str] = "/v1/responses"
-    optional: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[tuple[str, ...]] = ("ignore_eos", "min_tokens")
     takes_ids: ClassVar[bool] = False
 
     def body(self, ask: Ask) -> bytes:
-        return encode_body(ask, {"input": ask.prompt, "max_output_tokens": ask.output_tokens})
+        return encode_body(
+            ask, {"input": ask.prompt, "max_output_tokens": ask.output_tokens, **full_length(ask)}
+        )
 
     def _read(self, data: bytes, name: str) -> Reading:
         event = decode_object(data)
