@@ -110,6 +110,7 @@ def _plan(options: dict[str, Any]) -> Plan:
         key = source = None  # the URL says how to log in
     headers = _headers(options, target, dialect.headers(key or ""))
     ledger = _ledger(options)
+    _check_ids(ledger, options["client_retries"])
     window = window_from(options)
     target.tls(insecure=options["insecure"], ca_file=options["ca_file"])  # a bad file is said at once
     endpoint = _endpoint(options["endpoint"] or dialect.path)
@@ -262,6 +263,17 @@ def _ledger(options: dict[str, Any]) -> Ledger:
     if options["duration"] is not None and not _is_closed(options):
         ledger = cut_to_duration(ledger, options["duration"])
     return ledger
+
+
+def _check_ids(ledger: Ledger, retries: int) -> None:
+    """Further attempts get ids of their own, which none of the ledger's may be."""
+    ids = {row.id for row in ledger.rows}
+    for row in ledger.rows if retries else ():
+        taken = next((k for k in range(1, retries + 1) if f"{row.id}~{k}" in ids), None)
+        if taken:
+            raise InputError(
+                f"--client-retries: the ledger has an id {row.id}~{taken}, as a retry would have"
+            )
 
 
 def _fields(options: dict[str, Any], dialect: Dialect) -> frozenset[str]:

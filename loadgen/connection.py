@@ -14,12 +14,14 @@ import time
 from typing import TYPE_CHECKING
 
 from ledgers.rows import CLIENT_LIMIT
+from ledgers.units import NS_PER_MS
 from loadgen.stamps import ANCILLARY_BYTES, ask_for_stamps
 
 if TYPE_CHECKING:
     from loadgen.transport import Exchange, Transport
 
 _READ_BYTES = 65_536
+_LATE_NS = 20 * NS_PER_MS
 _READS_IN_A_ROW = 16  # one flood must not keep the other sockets waiting
 _CLIENT_LIMITS = {
     errno.EMFILE: "too many open files",
@@ -94,7 +96,7 @@ class Connection:
         """Start connecting. A failure is reported from the loop, never from inside this call."""
         transport = self._transport
         transport.connections_opened += 1
-        self._connect_timer = transport.loop.call_later(transport.connect_timeout_s, self._too_slow)
+        self._start_timer()
         try:
             self._sock = socket.socket(transport.address.family, socket.SOCK_STREAM)
             self._sock.setblocking(False)
@@ -150,6 +152,11 @@ class Connection:
         why = f"no connection within --connect-timeout {self._transport.connect_timeout_s:g} s"
         self._transport.gone(self, why, too_slow=True)
 
+    def _start_timer(self) -> None:
+        self._cancel_timer()
+        loop, timeout_s = self._transport.loop, self._transport.connect_timeout_s
+        self._connect_timer = loop.call_later(timeout_s, self._too_slow)
+
     def _cancel_timer(self) -> None:
         if self._connect_timer is not None:
             self._connect_timer.cancel()
@@ -166,6 +173,7 @@ class Connection:
             self._start_request()
         else:
             self._taken_ns = time.monotonic_ns()
+            self._start_timer()  # this request has waited for no time yet
 
     def _start_request(self) -> None:
         self._floor_ns = time.monotonic_ns()
@@ -242,8 +250,8 @@ class Connection:
             if not self._pieces:
                 transport.has_read(self)
             self._pieces.append((data, self._floor_ns))
-            if len(data) < _READ_BYTES:
-                return
+            if len(data) < _READ_BYTES and now - self._floor_ns < _LATE_NS:
+                return  # most likely that was all; when we were away, the end may have come as well
 
     def _end(self, why: str | None) -> None:
         assert self._sock is not None

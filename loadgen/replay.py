@@ -24,18 +24,19 @@ from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.alarm import Alarm
 from loadgen.alone import reached
 from loadgen.bodies import Bodies
-from loadgen.pacing import Places, Schedule
+from loadgen.pacing import FAR_NS, Places, Schedule
 from loadgen.patience import Limit, Patience, Retries
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder
 from loadgen.run_log import RunLog
 from loadgen.transport import Exchange, Transport
 
+_OPEN_WITHIN_S = 2.0  # t0 waits no longer for connections: those that are late are the run's to measure
 _START_LEAD_NS = 20 * NS_PER_MS
 _SLICE_NS = NS_PER_MS
 _HEARTBEAT_NS = 20 * NS_PER_MS
 _PROGRESS_NS = 10 * NS_PER_S
-# After a standstill of ours timers ring before the loop has read what came meanwhile: it gets the time to.
+# What came before a limit counts, also if we were away: it is waited for until that has been read.
 _READ_FIRST_S = 0.002
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -64,7 +65,6 @@ class _Flight(msgspec.Struct):
     attempt: int
     started_ns: int
     cancels: bool
-    overdue: bool = False
     timer: asyncio.TimerHandle | None = None
 
 
@@ -108,6 +108,7 @@ class Replay:
         self._in_flight: dict[Recorder, _Flight] = {}
         self._retries: list[_Attempt] = []  # a heap: the next one first
         self._last_send_ns = 0
+        self._stop_ns = FAR_NS
         self._stopped = False  # nothing more will be sent
         self._over = asyncio.Event()
         self._crash: BaseException | None = None
@@ -156,7 +157,8 @@ class Replay:
         while not self._stopped and await self._bodies.prepare_one(0):
             pass
         transport.open_ahead(max(self._wanted_soon(0), self._rules.connections))
-        while transport.opening and not self._stopped:
+        until = time.monotonic() + _OPEN_WITHIN_S
+        while transport.opening and not self._stopped and time.monotonic() < until:
             await asyncio.sleep(0.001)
 
     def _start(self, started: Callable[[], None]) -> None:
@@ -170,7 +172,8 @@ class Replay:
         self._progress_due_ns = self.t0_ns + _PROGRESS_NS
         self._heart.set(self._beat_due_ns)
         if self._rules.send_for_ns is not None:
-            self._stop_alarm.set(self.t0_ns + self._rules.send_for_ns)
+            self._stop_ns = self.t0_ns + self._rules.send_for_ns
+            self._stop_alarm.set(self._stop_ns)
         if not self._rules.closed:
             self._set_cut(len(self._schedule))
         self._on_time()
@@ -197,7 +200,11 @@ class Replay:
 
     def _send_next(self, now_ns: int) -> bool:
         """Send one request that is due, if there is one: the one that has been for longest."""
-        if self._retries and self._retries[0].due_ns <= min(now_ns, self._schedule.next_ns()):
+        if now_ns >= self._stop_ns:
+            return False
+        # In a closed loop the ledger has no times: who has waited goes before who has not.
+        since_ns = now_ns if self._rules.closed else self._schedule.next_ns()
+        if self._retries and self._retries[0].due_ns <= min(now_ns, since_ns):
             retry = heappop(self._retries)
             row = self._attempt_row(retry)
             self._send(retry.number, row, self._encoder.encode(row, retry.number), retry)
@@ -267,8 +274,13 @@ class Replay:
         self._check_over()
 
     def _stop_sending(self) -> None:
+        """Nothing leaves any more, nor what still waits for its connection."""
         self._stopped = True
         self._retries.clear()
+        for recorder in list(self._in_flight):
+            if recorder.phase == "connect":
+                why = "still connecting when the sending was over"
+                self._end(recorder, Limit(time.monotonic_ns(), "not_sent", why))
 
     # Ends
 
@@ -319,10 +331,8 @@ class Replay:
             return
         limit = self._rules.patience.limit(flight.started_ns, recorder.last_token_ns, flight.cancels)
         if limit is None or limit.at_ns > time.monotonic_ns():
-            flight.overdue = False
             self._watch(recorder, flight)
-        elif not flight.overdue:
-            flight.overdue = True
+        elif limit.at_ns > self._transport.awake_ns:
             flight.timer = asyncio.get_running_loop().call_later(_READ_FIRST_S, self._check, recorder)
         else:
             self._end(recorder, limit._replace(at_ns=time.monotonic_ns()))

@@ -17,6 +17,7 @@ import msgspec
 
 from ledgers.errors import InputError, TargetError
 
+_LOOK_S = 1.0
 _ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/messages")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -144,7 +145,7 @@ async def find_address(target: Target, connect_timeout_s: float, *, probe: bool 
     last: OSError | None = None
     for address in addresses:
         try:
-            return await _try(address, connect_timeout_s)
+            return await _try(address, connect_timeout_s if probe else min(connect_timeout_s, _LOOK_S))
         except OSError as error:
             last = error
     if not probe:

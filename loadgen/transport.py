@@ -27,7 +27,7 @@ _DRAIN_GRACE_NS = NS_PER_S
 # later belonged to a server that may have started on the request. The news of it takes a round trip.
 _LEAST_STALE_NS = 10 * NS_PER_MS
 _STALE_ROUND_TRIPS = 4
-_AWAKE_EVERY_S = 0.02
+_AWAKE_EVERY_S = 0.005
 _LONG_IDLE_NS = NS_PER_S  # a connection that rested this long may be dead too, used before or not
 
 
@@ -75,7 +75,7 @@ class Transport:
         self.connect_timeout_s = connect_timeout_s
         self.connections_opened = 0
         self._rang_ns = 0
-        self.awake_ns = 0  # when we last had the time to see what had come
+        self.awake_ns = 0  # what came before this has been read
         self.resent = 0  # requests sent again because the kept connection turned out to be dead
         self.on_finished: Callable[[Exchange], None] = lambda exchange: None
         self._idle: list[Connection] = []
@@ -243,7 +243,6 @@ class Transport:
         if self._dirty and not self._drain_scheduled:
             self._drain_scheduled = True
             self.loop.call_soon(self._go_on)
-        self.awake_ns = time.monotonic_ns()
 
     def _go_on(self) -> None:
         self._drain_scheduled = False

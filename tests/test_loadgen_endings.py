@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -132,8 +133,6 @@ async def test_a_standstill_of_ours_is_no_timeout_of_the_server(tmp_path: Path) 
 
 async def test_a_connection_that_does_not_open_is_a_timeout_in_connect(tmp_path: Path) -> None:
     """A listener with a full backlog lets nobody in, and refuses nobody either."""
-    import socket
-
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -680,3 +679,101 @@ async def test_a_warm_up_is_given_up_like_any_request(tmp_path: Path) -> None:
     assert (code, out) == (3, "")
     assert "warm-up request 1: no token within --first-token-timeout 0.4 s" in err
     assert not (tmp_path / "run").exists()
+
+
+# What a stress test found
+
+
+async def test_a_closed_loop_does_not_starve_those_who_try_again(tmp_path: Path) -> None:
+    """An attempt that is due goes before requests of the ledger, which have no times."""
+
+    async def every_third(request: Request, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.02)
+        if request.number % 3 == 0:
+            writer.write(b"HTTP/1.1 503 Busy\r\nRetry-After: 0.1\r\nContent-Length: 0\r\n\r\n")
+        else:
+            writer.write(SSE_HEAD + token("a") + token("b") + ending(2))
+
+    out = tmp_path / "run"
+    async with scripted_server(every_third) as server:
+        words = ["--num-prompts", 200, "--random-input-len", 5, "--random-output-len", 2]
+        words += ["--max-concurrency", 4, "--client-retries", 1, "--base-url", url(server), "--out", out]
+        await tokentick_run(*words)
+    again = [row for row in Run(out).rows() if row.retry_of is not None]
+    assert len(again) > 40
+    assert sorted(ms(row, "sent_ns") - ms(row, "due_ns") for row in again)[len(again) // 2] < 60
+
+
+async def test_what_waits_for_its_connection_does_not_leave_after_the_duration(tmp_path: Path) -> None:
+    """Nor does it keep the run open: it is not sent, and that is its row."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        waiting = [socket.socket() for _ in range(4)]
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+        out = tmp_path / "run"
+        flags = ["--no-preflight", "--duration", 0.4, "--connect-timeout", 20, "--json"]
+        began = time.monotonic()
+        _, text, _ = await tokentick_run(
+            ledger(tmp_path, [0, 10]), "--base-url", f"http://127.0.0.1:{port}", "--out", out, *flags
+        )
+        assert time.monotonic() - began < 10
+        for sock in waiting:
+            sock.close()
+    assert (json.loads(text)["not_sent"], json.loads(text)["scheduled"]) == (2, 2)
+    assert {row.error for row in Run(out).rows()} == {"still connecting when the sending was over"}
+
+
+async def test_streams_that_ended_while_we_stood_still_are_no_timeouts(tmp_path: Path) -> None:
+    """Cut off after a token in time; we look after the limit: truncated is what they were."""
+
+    async def cut_off(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + token("a"))
+        await writer.drain()
+        if request.number == 19:
+            await asyncio.sleep(0.1)
+            process.send_signal(signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(1.3, process.send_signal, signal.SIGCONT)
+        await asyncio.sleep(0.4)
+        writer.close()
+
+    out = tmp_path / "run"
+    async with scripted_server(cut_off) as server:
+        flags = ["--base-url", url(server), "--out", out, "--request-timeout", 1]
+        process = await start(ledger(tmp_path, list(range(20))), *flags)
+        await finish(process)
+    assert {row.outcome for row in Run(out).rows()} == {"truncated"}
+
+
+async def test_the_time_to_connect_counts_from_the_request(tmp_path: Path) -> None:
+    """It takes over a connection that has been opening for a while: it waits its full time nevertheless."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        waiting = [socket.socket() for _ in range(4)]
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+        out = tmp_path / "run"
+        flags = ["--no-preflight", "--connect-timeout", 0.3]
+        await tokentick_run(
+            ledger(tmp_path, [0, 400]), "--base-url", f"http://127.0.0.1:{port}", "--out", out, *flags
+        )
+        for sock in waiting:
+            sock.close()
+    for row in Run(out).rows():
+        assert (row.outcome, row.phase) == ("timeout", "connect")
+        assert ms(row, "end_ns") - ms(row, "arrival_ns") >= 299
+
+
+async def test_ids_that_a_retry_would_have_are_refused(tmp_path: Path) -> None:
+    """One line, before anything is sent."""
+    file = tmp_path / "plan.csv"
+    file.write_text("id,arrival_s,prompt_tokens,output_tokens\na,0,5,2\na~1,1,5,2\n")
+    code, _, err = await tokentick_run(file, "--base-url", "http://127.0.0.1:1", "--client-retries", 1)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "a~1" in err
