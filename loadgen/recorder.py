@@ -510,9 +510,9 @@ def _condensed(start: bytes) -> bytes:
     return bom + lines + (b"" if not blank or blank[-1:] in b"\r\n" else b" ")
 
 
-def unsent(planned: RequestRow, outcome: Outcome = "not_sent") -> RequestRow:
+def unsent(planned: RequestRow, why: str | None = None) -> RequestRow:
     """The row of a request that never left."""
-    return without_plan(planned, outcome=outcome)
+    return without_plan(planned, outcome="not_sent", error=why)
 
 
 def _since(ns: int | None, t0_ns: int) -> int | None:

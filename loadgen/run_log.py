@@ -76,6 +76,10 @@ class RunLog:
     def ended(self, recorder: Recorder) -> None:
         """An exchange ended: its row is written at once, so that a kill cannot take it."""
         self.in_flight -= 1
+        if recorder.outcome == "not_sent":
+            self.sent -= 1
+            self.not_sent(recorder.planned, recorder.error)
+            return
         row = recorder.row(self._t0_ns, record_tokens=True, record_text=self._record_text, scrub=self._scrub)
         if completed_by(row, self._t_obs_ns):
             for tag, values_ns in distributed_ns(row).items():
@@ -99,8 +103,8 @@ class RunLog:
             row.tokens, row.token_source = counted.result(), "tokenizer"
             self._add(row)
 
-    def not_sent(self, planned: RequestRow) -> None:
-        self._add(unsent(planned))
+    def not_sent(self, planned: RequestRow, why: str | None = None) -> None:
+        self._add(unsent(planned, why))
 
     def loop_lag(self, lag_ns: int) -> None:
         """The loop ran something this long after its time."""

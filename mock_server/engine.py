@@ -95,6 +95,7 @@ class Engine:
         self._inbox: deque[Job] = deque()
         self._leaving: deque[Job] = deque()
         self._last_received_ns = -1
+        self._last_due_ns = -1  # of the ticks that have run
         self._received_count = 1
 
     @property
@@ -111,9 +112,11 @@ class Engine:
     def submit(self, job: Job) -> None:
         """Stamp a validated request and put it into the inbox, in one synchronous step.
 
-        Stamps strictly increase, so that their order is the order of arrival.
+        Stamps strictly increase, so that their order is the order of arrival, and come after every tick that
+        has run: a tick admits what is stamped at its very time.
         """
-        job.received_ns = self._last_received_ns = max(self._clock(), self._last_received_ns + 1)
+        job.received_ns = max(self._clock(), self._last_received_ns + 1, self._last_due_ns + 1)
+        self._last_received_ns = job.received_ns
         if self.anchor_ns is None:
             self.anchor_ns = job.received_ns
         job.arrival_ns = job.received_ns - self.anchor_ns
@@ -167,6 +170,7 @@ class Engine:
         leaving = self._take(self._leaving, lambda job: (job.cancel_ns or 0) <= due_ns)
         leaving.sort(key=lambda job: job.received_ns)  # in the order in which a simulation has them
         step = self.scheduler.step(tick, arrivals, leaving)
+        self._last_due_ns = due_ns
         self.late_max_ns = max(self.late_max_ns, late_ns)
         self._deliver(step)
         if self._record_events:

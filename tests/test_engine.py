@@ -139,6 +139,18 @@ def test_a_late_tick_admits_by_stamp_and_not_by_presence() -> None:
     assert world.ticks[1].late_ns == TICK_NS // 2
 
 
+def test_a_request_at_the_very_time_of_a_tick_that_has_run_belongs_to_the_next() -> None:
+    """As its stamp says: what is replayed from it is admitted by the same tick."""
+    world = World(SchedulerSettings(policy="immediate"))
+    world.submit(1, 9)
+    world.pass_time(2 * TICK_NS)
+    world.engine.run_due()
+    job = world.submit(1, 1)
+    assert job.arrival_ns > 2 * TICK_NS
+    world.run_out()
+    assert job.ticks.received == 3
+
+
 def test_ticks_that_are_due_together_run_one_after_another() -> None:
     """After a stall of ten ticks, a request with five tokens has them on five ticks, not on one."""
     world = World(SchedulerSettings(policy="immediate"))
