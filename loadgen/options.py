@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ledgers.options import Command, all_of, number
 from loadgen.dialects import DIALECTS
+
+
+def _limit(flag: str, text: str, **more: Any) -> Callable[[Command], Command]:
+    """An option for how long a client waits."""
+    return click.option(flag, callback=number(word="never"), metavar="SECONDS|never", help=text, **more)
+
 
 _ASKING = (
     click.option(
@@ -72,26 +80,9 @@ _PACING = (
         metavar="SECONDS",
         help="For a connection to open, and for an answer in the preflight.",
     ),
-    click.option(
-        "--first-token-timeout",
-        callback=number(word="never"),
-        metavar="SECONDS|never",
-        help="From the send to the first token.  [default: never]",
-    ),
-    click.option(
-        "--stall-timeout",
-        callback=number(word="never"),
-        default="300",
-        show_default=True,
-        metavar="SECONDS|never",
-        help="From one token to the next.",
-    ),
-    click.option(
-        "--request-timeout",
-        callback=number(word="never"),
-        metavar="SECONDS|never",
-        help="From the send to the end.  [default: never]",
-    ),
+    _limit("--first-token-timeout", "From the send to the first token.  [default: never]"),
+    _limit("--stall-timeout", "From one token to the next.", default="300", show_default=True),
+    _limit("--request-timeout", "From the send to the end.  [default: never]"),
     click.option(
         "--cancel-rate",
         callback=number(zero=True, most=1),

@@ -81,4 +81,5 @@ async def test_a_server_cannot_drive_the_terminal(tmp_path: Path) -> None:
 
 
 def test_a_file_name_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    """What a user typed comes back escaped."""
     refused(tokentick("report", "run\x1b[31m\u202e", cwd=tmp_path), 2, r"run\x1b[31m\u202e")

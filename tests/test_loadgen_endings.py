@@ -7,6 +7,8 @@ import json
 import signal
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,21 @@ async def slow(request: Request, writer: asyncio.StreamWriter) -> None:
     """300 ms of service."""
     await asyncio.sleep(0.3)
     writer.write(SSE_HEAD + token("a") + token("b") + ending(2))
+
+
+@contextmanager
+def nobody_accepts() -> Iterator[int]:
+    """The port of a listener whose backlog is full: it lets nobody in, and refuses nobody either."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port: int = listener.getsockname()[1]
+        for _ in range(4):  # what fits into the backlog, and more
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        yield port
 
 
 def ms(row: RequestRow, name: str) -> float:
@@ -133,21 +150,10 @@ async def test_a_standstill_of_ours_is_no_timeout_of_the_server(tmp_path: Path) 
 
 async def test_a_connection_that_does_not_open_is_a_timeout_in_connect(tmp_path: Path) -> None:
     """A listener with a full backlog lets nobody in, and refuses nobody either."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        waiting = []
-        for _ in range(4):  # what fits into the backlog, and more
-            sock = socket.socket()
-            sock.setblocking(False)
-            sock.connect_ex(("127.0.0.1", port))
-            waiting.append(sock)
+    with nobody_accepts() as port:
         out = tmp_path / "run"
         words = ["--base-url", f"http://127.0.0.1:{port}", "--connect-timeout", 0.5, "--no-preflight"]
         code, _, _ = await tokentick_run(ledger(tmp_path, [0, 10]), "--out", out, *words)
-        for sock in waiting:
-            sock.close()
     assert code == 3
     assert [(row.outcome, row.phase) for row in rows_of(out).values()] == [("timeout", "connect")] * 2
 
@@ -706,14 +712,7 @@ async def test_a_closed_loop_does_not_starve_those_who_try_again(tmp_path: Path)
 
 async def test_what_waits_for_its_connection_does_not_leave_after_the_duration(tmp_path: Path) -> None:
     """Nor does it keep the run open: it is not sent, and that is its row."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        waiting = [socket.socket() for _ in range(4)]
-        for sock in waiting:
-            sock.setblocking(False)
-            sock.connect_ex(("127.0.0.1", port))
+    with nobody_accepts() as port:
         out = tmp_path / "run"
         flags = ["--no-preflight", "--duration", 0.4, "--connect-timeout", 20, "--json"]
         began = time.monotonic()
@@ -721,8 +720,6 @@ async def test_what_waits_for_its_connection_does_not_leave_after_the_duration(t
             ledger(tmp_path, [0, 10]), "--base-url", f"http://127.0.0.1:{port}", "--out", out, *flags
         )
         assert time.monotonic() - began < 10
-        for sock in waiting:
-            sock.close()
     assert (json.loads(text)["not_sent"], json.loads(text)["scheduled"]) == (2, 2)
     assert {row.error for row in Run(out).rows()} == {"still connecting when the sending was over"}
 
@@ -750,21 +747,12 @@ async def test_streams_that_ended_while_we_stood_still_are_no_timeouts(tmp_path:
 
 async def test_the_time_to_connect_counts_from_the_request(tmp_path: Path) -> None:
     """It takes over a connection that has been opening for a while: it waits its full time nevertheless."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        waiting = [socket.socket() for _ in range(4)]
-        for sock in waiting:
-            sock.setblocking(False)
-            sock.connect_ex(("127.0.0.1", port))
+    with nobody_accepts() as port:
         out = tmp_path / "run"
         flags = ["--no-preflight", "--connect-timeout", 0.3]
         await tokentick_run(
             ledger(tmp_path, [0, 400]), "--base-url", f"http://127.0.0.1:{port}", "--out", out, *flags
         )
-        for sock in waiting:
-            sock.close()
     for row in Run(out).rows():
         assert (row.outcome, row.phase) == ("timeout", "connect")
         assert ms(row, "end_ns") - ms(row, "arrival_ns") >= 299

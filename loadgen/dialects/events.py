@@ -94,6 +94,19 @@ def decode_object(data: bytes) -> dict[str, Any]:
     return decode_json(_object, data)
 
 
+def kind_of(event: dict[str, Any], name: str) -> str:
+    """The type that an event says in itself, else the name under which it came."""
+    kind = event.get("type")
+    return kind if isinstance(kind, str) else name
+
+
+def event_error(event: dict[str, Any], kind: str, name: str) -> str | None:
+    """The message of an event that has an error in it, or is one."""
+    if event.get("error"):
+        return error_text(event["error"])
+    return error_text(event) if "error" in (kind, name) else None
+
+
 def count(value: Any) -> int | None:
     """A number of tokens; None for what cannot be one."""
     if not isinstance(value, int | float) or isinstance(value, bool):

@@ -13,7 +13,9 @@ from loadgen.dialects.events import (
     JsonEvents,
     decode_object,
     encode_body,
+    event_error,
     full_length,
+    kind_of,
     object_of,
     read_usage,
     text_of,
@@ -48,8 +50,7 @@ class Messages(JsonEvents):
 
     def _read(self, data: bytes, name: str) -> Reading:
         event = decode_object(data)
-        named = event.get("type")
-        kind = named if isinstance(named, str) else name
+        kind = kind_of(event, name)
         delta = object_of(event, "delta")
         reading = Reading(
             output=(*_block(object_of(event, "content_block")), *_block(delta)),
@@ -60,10 +61,7 @@ class Messages(JsonEvents):
         if isinstance(event.get("message"), dict):
             _read_message(event["message"], reading)
         _read_stop(delta, reading)
-        if event.get("error"):
-            reading.error = error_text(event["error"])
-        elif "error" in (kind, name):
-            reading.error = error_text(event)
+        reading.error = event_error(event, kind, name) or reading.error
         return reading
 
     def _read_whole(self, data: bytes) -> Reading:

@@ -13,7 +13,9 @@ from loadgen.dialects.events import (
     JsonEvents,
     decode_object,
     encode_body,
+    event_error,
     full_length,
+    kind_of,
     object_of,
     read_usage,
     text_of,
@@ -41,17 +43,13 @@ class Responses(JsonEvents):
 
     def _read(self, data: bytes, name: str) -> Reading:
         event = decode_object(data)
-        named = event.get("type")
-        kind = named if isinstance(named, str) else name
+        kind = kind_of(event, name)
         reading = Reading(seen=_ONE)
         if kind.endswith(".delta") and (text := text_of(event.get("delta"), "text", "content")):
             reading.output = (Output(0, _kind(kind), text),)
         if isinstance(event.get("response"), dict):
             _read_response(event["response"], kind, reading)
-        if event.get("error"):
-            reading.error = error_text(event["error"])
-        elif "error" in (kind, name):
-            reading.error = error_text(event)
+        reading.error = event_error(event, kind, name) or reading.error
         return reading
 
     def _read_whole(self, data: bytes) -> Reading:
