@@ -6,13 +6,12 @@ outcome as soon as it is certain. Times inside are on the monotonic clock; `row`
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 
 from ledgers.rows import Outcome, Phase, RequestRow, TokenSource, without_plan
+from loadgen.answers import BOM, condensed, is_stream, retry_after_s
 from loadgen.dialects.dialect import MALFORMED, Dialect, Output, Reading, Usage, error_body_text
 from loadgen.http1 import ProtocolError, ResponseReader
 from loadgen.inflate import CODINGS, Inflater
@@ -25,9 +24,6 @@ MAX_ERROR_CHARS = 300
 _BEGINNING_BYTES = 1_000  # more than is shown: what is cut before it is scrubbed can leave half a secret
 NO_API = "neither an event stream nor JSON"
 _EMPTY: tuple[Outcome, str] = ("empty", "the answer ended without any output")
-_SSE_FIELD = re.compile(rb"(?:data|event|id|retry|error)?(?::|[\r\n]|$)")
-_LONGEST_FIELD = len("retry:")
-_BOM = b"\xef\xbb\xbf"
 
 
 class ReadCounts:
@@ -237,24 +233,9 @@ class Recorder:
         """Find out from the beginning of the body what it is; what was held back until then comes along."""
         start = bytes(self._whole) + piece
         self._whole.clear()
-        self._streamed = self._is_stream(start, last)
-        return _condensed(start) if self._streamed is None else start
-
-    def _is_stream(self, start: bytes, last: bool) -> bool | None:
-        """By the content first, then by its label. None while what came says nothing, as blanks do."""
-        if not self._ok:
-            return False
-        begun = _BOM.startswith(start) and not last
-        start = start.removeprefix(_BOM).lstrip()
-        if begun or not start:
-            return None
-        if start[:1] in b"{[<":
-            return False
-        if self._http.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            return True
-        if len(start) < _LONGEST_FIELD and b"\n" not in start and not last:
-            return None
-        return _SSE_FIELD.match(start) is not None
+        label = self._http.headers.get("content-type", "")
+        self._streamed = is_stream(start, label, last=last) if self._ok else False
+        return condensed(start) if self._streamed is None else start
 
     @property
     def _ok(self) -> bool:
@@ -340,7 +321,7 @@ class Recorder:
 
     def _read_whole(self, ns: int) -> None:
         """A JSON body where a stream was asked for: it has an end, but no first token."""
-        body = bytes(self._whole).removeprefix(_BOM).strip()
+        body = bytes(self._whole).removeprefix(BOM).strip()
         if body[:1] not in (b"{", b"["):
             begins = " ".join(body[:_BEGINNING_BYTES].decode("utf-8", "replace").split())
             self._end("stream_error", f"{NO_API}: {begins}", ns)
@@ -478,36 +459,6 @@ class Recorder:
             first.setdefault(choice, ns)
             last[choice] = ns
         return sum(last[choice] - ns for choice, ns in first.items())
-
-
-def retry_after_s(headers: dict[str, str]) -> float | None:
-    """How long the server asks us to wait: `Retry-After` in seconds or as a date (RFC 9110, 10.2.3).
-
-    `retry-after-ms` is an extension of OpenAI's and Azure's. A date counts from the server's own `Date`.
-    """
-    try:
-        if "retry-after-ms" in headers:
-            seconds = float(headers["retry-after-ms"]) / 1000
-        elif "retry-after" not in headers:
-            return None
-        elif "date" in headers and not headers["retry-after"][:1].isdigit():
-            wait = parsedate_to_datetime(headers["retry-after"]) - parsedate_to_datetime(headers["date"])
-            seconds = max(0.0, wait.total_seconds())
-        else:
-            seconds = float(headers["retry-after"])
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return seconds if 0 <= seconds < float("inf") else None
-
-
-def _condensed(start: bytes) -> bytes:
-    """A blank beginning, however long, in the few bytes that are all it means to any reader."""
-    blank = start.removeprefix(_BOM)
-    if blank.strip():
-        return start
-    bom = start[: len(start) - len(blank)]
-    lines = b"\n" if b"\n" in blank or b"\r" in blank else b""
-    return bom + lines + (b"" if not blank or blank[-1:] in b"\r\n" else b" ")
 
 
 def unsent(planned: RequestRow, why: str | None = None) -> RequestRow:

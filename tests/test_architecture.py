@@ -18,6 +18,7 @@ MAY_IMPORT = {
 }
 OURS = {*MAY_IMPORT, "tokentick"}
 CLIENT_CORES = (
+    "answers.py",
     "sse.py",
     "http1.py",
     "inflate.py",
