@@ -36,6 +36,8 @@ class Alarm:
         self._ring = ring
         self._handle: asyncio.TimerHandle | None = None
         self._libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+        self._spec = _ItimerSpec()
+        self._wake = ctypes.byref(self._spec)
         self._file = self._open()
 
     def set(self, at_ns: int) -> None:
@@ -43,10 +45,10 @@ class Alarm:
         if self._file is None:
             self._set_on_loop(at_ns)
             return
-        seconds, ns = divmod(max(at_ns, 1), NS_PER_S)  # a zero would disarm the timer
-        spec = _ItimerSpec(_Timespec(0, 0), _Timespec(seconds, ns))
+        at = self._spec.it_value
+        at.tv_sec, at.tv_nsec = divmod(max(at_ns, 1), NS_PER_S)  # a zero would disarm the timer
         assert self._libc is not None
-        if self._libc.timerfd_settime(self._file, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None):
+        if self._libc.timerfd_settime(self._file, _TFD_TIMER_ABSTIME, self._wake, None):
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def close(self) -> None:

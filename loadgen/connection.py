@@ -20,7 +20,7 @@ from loadgen.stamps import ANCILLARY_BYTES, ask_for_stamps
 if TYPE_CHECKING:
     from loadgen.transport import Exchange, Transport
 
-_READ_BYTES = 65_536
+_READ_BYTES = 16_384
 _LATE_NS = 20 * NS_PER_MS
 _READS_IN_A_ROW = 16  # one flood must not keep the other sockets waiting
 _CLIENT_LIMITS = {
@@ -54,6 +54,7 @@ class Connection:
         self.used = False  # it has carried a whole exchange before
         self.idle_since_ns: int | None = None  # when it was last ready and without an exchange
         self._transport = transport
+        self._clock = transport.clock
         self._sock: socket.socket | None = None
         self._up = False
         self._closed = False
@@ -233,7 +234,6 @@ class Connection:
     def _readable(self) -> None:
         """Take and date what is there. Nothing is looked at here: that would delay the next socket."""
         assert self._sock is not None
-        transport = self._transport
         for _ in range(_READS_IN_A_ROW):
             try:
                 data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
@@ -246,9 +246,9 @@ class Connection:
             if not data:
                 self._end(self._send_error)
                 return
-            self._floor_ns = transport.clock.stamp(ancillary, self._floor_ns, now)
+            self._floor_ns = self._clock.stamp(ancillary, self._floor_ns, now)
             if not self._pieces:
-                transport.has_read(self)
+                self._transport.has_read(self)
             self._pieces.append((data, self._floor_ns))
             if len(data) < _READ_BYTES and now - self._floor_ns < _LATE_NS:
                 return  # most likely that was all; when we were away, the end may have come as well
@@ -257,7 +257,7 @@ class Connection:
         assert self._sock is not None
         self._transport.readiness.forget(self._sock.fileno())
         self._ended, self._why = True, why
-        self.ended_after_ns = self._transport.awake_ns
+        self.ended_after_ns = self._transport.readiness.seen_ns
         if not self._pieces:
             self._transport.has_read(self)
 
@@ -279,9 +279,9 @@ class Connection:
         if exchange is None:  # bytes that nobody asked for: the connection cannot be trusted
             self.close()
             return
-        before = exchange.finished
         exchange.feed(data, ns)
-        self._transport.progressed(self, exchange, before)
+        if exchange.finished:
+            self._transport.progressed(self, exchange)
 
     def _decrypt(self, data: bytes) -> bytes:
         assert self._tls is not None

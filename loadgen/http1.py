@@ -52,9 +52,22 @@ class ResponseReader:
         """Whether any byte of a response has come."""
         return self.broken or self.status is not None or self._head_bytes > 0 or bool(self._buffer)
 
+    @property
+    def between_chunks(self) -> bool:
+        """Whether the next byte begins a chunk."""
+        return self._step is ResponseReader._chunk_size and self._at == len(self._buffer)
+
+    def first_part(self, data: bytes) -> int:
+        """How much of the data is the rest of the head, or one chunk; all of it if that cannot be told."""
+        if self.between_chunks:
+            match = _CHUNK_LINE.match(data)
+            return match.end() + int(match[1], 16) + 2 if match else len(data)
+        end = -1 if self.head_complete else data.find(b"\r\n\r\n")
+        return end + 4 if end >= 0 else len(data)
+
     def feed(self, data: bytes) -> list[bytes]:
         """The body bytes in this piece. Bytes after the end of the message make the connection unusable."""
-        if self._step is ResponseReader._chunk_size and self._at == len(self._buffer):
+        if self.between_chunks:
             # A token is nearly always one chunk in one read; taking it whole halves the cost of framing.
             match = _CHUNK_LINE.match(data)
             if match and match.end() + int(match[1], 16) + 2 == len(data) and data.endswith(b"\r\n"):

@@ -1,7 +1,9 @@
-"""Which sockets can be read: one inner epoll for all of them, seen by the event loop as a single file.
+"""Which sockets can be read: rounds of reading, each over all that can be, with a rest between them.
 
-A loop that watches each socket itself spends more per token on its own handles than reading costs. Where
-there is no epoll, the loop does watch each.
+What the kernel has dated need not be read at once. So the first bytes after a quiet time are read when they
+come, and those that follow within the rest are read together: a thousand streams cost a thousand wake-ups per
+second, not one per token. The sockets are in an epoll of their own, of which the event loop sees only a gate
+that is shut while we rest. Without epoll nothing dates bytes for us either: every socket wakes the loop.
 """
 
 from __future__ import annotations
@@ -9,13 +11,21 @@ from __future__ import annotations
 import asyncio
 import select
 import sys
+import time
 from collections.abc import Callable
 
-_MOST_PER_ROUND = 1_024
+from ledgers.units import NS_PER_MS
+from loadgen.alarm import Alarm
+
+_REST_NS = NS_PER_MS
+_MOST_PER_ROUND = 128  # then the loop looks at its timers: to read so many takes half a millisecond
 
 
 class Readiness:
-    """Calls back for every readable socket, then `after_round` once."""
+    """Calls back for every readable socket, and `after_round` once when all of them were.
+
+    What came before `seen_ns` has been read.
+    """
 
     def __init__(
         self,
@@ -23,50 +33,72 @@ class Readiness:
         before_round: Callable[[], None],
         after_round: Callable[[], None],
     ) -> None:
+        self.seen_ns = 0
         self._loop = loop
         self._before_round = before_round
         self._after_round = after_round
         self._callbacks: dict[int, Callable[[], None]] = {}
-        self._scheduled = False
         if sys.platform == "linux":
-            self._epoll = select.epoll()
-            loop.add_reader(self._epoll.fileno(), self._round)
+            self._sockets = select.epoll()
+            self._gate = select.epoll()
+            self._gate.register(self._sockets.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+            self._rest = Alarm(loop, self._rested)
+            loop.add_reader(self._gate.fileno(), self._gate_opened)
+        else:
+            self._sockets = select.poll()
 
     def watch(self, file: int, callback: Callable[[], None]) -> None:
-        if sys.platform == "linux":
-            self._callbacks[file] = callback
-            self._epoll.register(file, select.EPOLLIN)
-        else:
-            self._loop.add_reader(file, self._one, callback)
+        self._callbacks[file] = callback
+        self._sockets.register(file, select.POLLIN)
+        if sys.platform != "linux":
+            self._loop.add_reader(file, self.look)
 
     def forget(self, file: int) -> None:
         """Stop watching; nothing happens if it was not watched."""
-        if sys.platform == "linux":
-            if self._callbacks.pop(file, None) is not None:
-                self._epoll.unregister(file)
-        else:
+        if self._callbacks.pop(file, None) is None:
+            return
+        self._sockets.unregister(file)
+        if sys.platform != "linux":
             self._loop.remove_reader(file)
+
+    def look(self) -> None:
+        """Read all that has come."""
+        while self.round() == _MOST_PER_ROUND:
+            pass
+
+    def round(self) -> int:
+        """Read a number of sockets, before anything of it is looked at: of how many there was something."""
+        now = time.monotonic_ns()
+        if sys.platform == "linux":
+            readable = self._sockets.poll(0, _MOST_PER_ROUND)
+        else:
+            readable = self._sockets.poll(0)
+        if readable:
+            self._before_round()
+            callbacks = self._callbacks
+            for file, _ in readable:
+                if file in callbacks:
+                    callbacks[file]()
+            self._after_round()
+        if len(readable) != _MOST_PER_ROUND:
+            self.seen_ns = now
+        return len(readable)
 
     def close(self) -> None:
         if sys.platform == "linux":
-            self._loop.remove_reader(self._epoll.fileno())
-            self._epoll.close()
+            self._rest.close()
+            self._loop.remove_reader(self._gate.fileno())
+            self._gate.close()
+            self._sockets.close()
 
-    def _round(self) -> None:
-        """Read everything that is readable before anything is looked at."""
-        callbacks = self._callbacks
-        self._before_round()
-        for file, _ in self._epoll.poll(0, _MOST_PER_ROUND):
-            if file in callbacks:
-                callbacks[file]()
-        self._after_round()
+    def _gate_opened(self) -> None:
+        self._gate.poll(0)  # which shuts it
+        self._rested()
 
-    def _one(self, callback: Callable[[], None]) -> None:
-        callback()
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._end_round)
-
-    def _end_round(self) -> None:
-        self._scheduled = False
-        self._after_round()
+    def _rested(self) -> None:
+        """Go on reading and resting while there is anything; then wait for the next bytes."""
+        count = self.round()
+        if count:
+            self._rest.set(self.seen_ns + _REST_NS if count < _MOST_PER_ROUND else 0)
+        else:
+            self._gate.modify(self._sockets.fileno(), select.EPOLLIN | select.EPOLLONESHOT)

@@ -7,10 +7,11 @@ outcome as soon as it is certain. Times inside are on the monotonic clock; `row`
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ledgers.rows import Outcome, Phase, RequestRow, TokenSource, without_plan
+from loadgen.alike import Alike
 from loadgen.answers import BOM, condensed, is_stream, retry_after_s
 from loadgen.dialects.dialect import MALFORMED, Dialect, Output, Reading, Usage, error_body_text
 from loadgen.http1 import ProtocolError, ResponseReader
@@ -23,6 +24,7 @@ MAX_HELD_BYTES = 64 << 20
 MAX_ERROR_CHARS = 300
 _BEGINNING_BYTES = 1_000  # more than is shown: what is cut before it is scrubbed can leave half a secret
 NO_API = "neither an event stream nor JSON"
+_LESSONS = 4  # events from which it is tried to learn what the next ones look like, while none does
 _EMPTY: tuple[Outcome, str] = ("empty", "the answer ended without any output")
 
 
@@ -91,6 +93,10 @@ class Recorder:
         self._done = False
         self._over_ns: int | None = None
         self._record_text = record_text
+        self._clean = False  # exactly between two chunks, and two events
+        self._alike: Alike | None = None
+        self._lessons = _LESSONS
+        self._example: Output | None = None  # what the last event generated, if it said nothing else
 
     @property
     def finished(self) -> bool:
@@ -162,6 +168,49 @@ class Recorder:
 
     def feed(self, data: bytes, ns: int) -> None:
         """Bytes of the response, with the time at which they reached this machine."""
+        events_before = self._events
+        while data:
+            if self._alike is not None and self._clean:
+                data = self._read_alike(self._alike, data, ns)
+            first = len(data) if not self._lessons else self._http.first_part(data)
+            self._read_anew(data[:first], ns)
+            data = data[first:]
+        if self._events > events_before and self._streamed:
+            self._count_read(self._events - events_before)
+
+    def _read_anew(self, data: bytes, ns: int) -> None:
+        """Read by all the rules; learn from a single event, alone in its chunk, how the next may look."""
+        if not data:
+            return
+        was_clean, self._example = self._clean, None
+        self._read(data, ns)
+        self._clean = (
+            self._http.between_chunks
+            and self._sse.between
+            and self._inflater is None
+            and self.outcome is None
+        )
+        if was_clean and self._clean and self._lessons and self._example is not None:
+            self._lessons -= 1
+            self._alike = Alike.of(data, self._example)
+
+    def _read_alike(self, alike: Alike, data: bytes, ns: int) -> bytes:
+        """Take the events that are like one before; what remains is to be read."""
+        texts, used = alike.texts(data)
+        if not texts:
+            return data
+        count = len(texts)
+        self._lessons = _LESSONS
+        self._events += count
+        self._last_token_ns = self._over_ns = ns
+        self.token_ns += [ns] * count
+        if self._token_choices is not None:
+            self._token_choices += [0] * count
+        if self._record_text:
+            self.output += [alike.output(text) for text in texts]
+        return data[used:]
+
+    def _read(self, data: bytes, ns: int) -> None:
         fault = None
         try:
             pieces: Sequence[bytes] = self._http.feed(data)
@@ -199,7 +248,6 @@ class Recorder:
             self._end("stream_error", f"Content-Encoding {coding}, which was not asked for", ns)
 
     def _read_body(self, pieces: Sequence[bytes], ns: int) -> None:
-        events_before = self._events
         try:
             for piece in pieces:
                 for part in (piece,) if self._inflater is None else self._inflater.feed(piece):
@@ -208,8 +256,6 @@ class Recorder:
                     self._read_part(part, ns)
         except zlib.error as error:
             self._end("stream_error", f"malformed compression: {error}", ns)
-        finally:
-            self._count_read(self._events - events_before)
 
     def _read_part(self, part: bytes, ns: int, *, last: bool = False) -> None:
         if self._streamed is None:
@@ -224,10 +270,9 @@ class Recorder:
             self._end("stream_error", f"more than {MAX_HELD_BYTES >> 20} MiB without an end", ns)
 
     def _count_read(self, events: int) -> None:
-        if events and self._streamed:
-            self.counts.reads += 1
-            self.counts.with_several_events += events > 1
-            self._shared_reads += events - 1
+        self.counts.reads += 1
+        self.counts.with_several_events += events > 1
+        self._shared_reads += events - 1
 
     def _begin(self, piece: bytes, last: bool) -> bytes:
         """Find out from the beginning of the body what it is; what was held back until then comes along."""
@@ -244,7 +289,7 @@ class Recorder:
     def _keep(self, piece: bytes) -> None:
         self._whole += piece if self._ok else piece[: max(0, MAX_ERROR_BODY_BYTES - len(self._whole))]
 
-    def _read_events(self, events: Iterable[SseEvent], ns: int) -> None:
+    def _read_events(self, events: Sequence[SseEvent], ns: int) -> None:
         for event in events:
             try:
                 reading = self._dialect.read_event(event)
@@ -255,6 +300,10 @@ class Recorder:
                 reading.output = self._news(reading.output)
             if reading.output:
                 self._token(reading.output, ns)
+                if len(events) == 1 and reading.only_first_choice:
+                    self._example = reading.output[0]
+                if len(events) == 1 and reading.only_first_choice:
+                    self._example = reading.output[0]
             self._note(reading)
             if reading.seen or reading.usage is not None:  # a ping says nothing
                 self._over_ns = ns

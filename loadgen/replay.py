@@ -36,8 +36,6 @@ _START_LEAD_NS = 20 * NS_PER_MS
 _SLICE_NS = NS_PER_MS
 _HEARTBEAT_NS = 20 * NS_PER_MS
 _PROGRESS_NS = 10 * NS_PER_S
-# What came before a limit counts, also if we were away: it is waited for until that has been read.
-_READ_FIRST_S = 0.002
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -325,17 +323,22 @@ class Replay:
 
     def _check(self, recorder: Recorder) -> None:
         assert self._transport is not None
-        self._transport.drain_all()  # what has come counts
         flight = self._in_flight.get(recorder)
+        if flight is not None and self._limit_of(recorder, flight) is not None:
+            self._transport.catch_up()  # what has come counts
+            flight = self._in_flight.get(recorder)
         if flight is None:
             return
-        limit = self._rules.patience.limit(flight.started_ns, recorder.last_token_ns, flight.cancels)
-        if limit is None or limit.at_ns > time.monotonic_ns():
+        limit = self._limit_of(recorder, flight)
+        if limit is None:
             self._watch(recorder, flight)
-        elif limit.at_ns > self._transport.awake_ns:
-            flight.timer = asyncio.get_running_loop().call_later(_READ_FIRST_S, self._check, recorder)
         else:
             self._end(recorder, limit._replace(at_ns=time.monotonic_ns()))
+
+    def _limit_of(self, recorder: Recorder, flight: _Flight) -> Limit | None:
+        """The limit that a request has reached, as far as what came has been looked at."""
+        limit = self._rules.patience.limit(flight.started_ns, recorder.last_token_ns, flight.cancels)
+        return limit if limit is not None and limit.at_ns <= time.monotonic_ns() else None
 
     def _end_what_is_over(self, now_ns: int) -> None:
         """Some servers finish an answer and leave the stream open: nobody waits for an end mark for long."""
@@ -368,7 +371,7 @@ class Replay:
 
     def _end(self, recorder: Recorder, end: Limit) -> None:
         assert self._transport is not None
-        self._transport.drain_all()  # what has come counts
+        self._transport.catch_up()  # what has come counts
         if recorder in self._in_flight:
             self._transport.forget(recorder)
             recorder.stop(end.outcome, end.at_ns, end.why)
@@ -423,7 +426,8 @@ class Replay:
             self._second_due_ns += NS_PER_S * (1 + (now - self._second_due_ns) // NS_PER_S)
             self._log.loop_lag(self._transport.clock.take_max_read_lag())
             self._transport.housekeeping(now)
-            self._end_what_is_over(self._transport.awake_ns)  # what came since has not been looked at
+            if not self._transport.behind:
+                self._end_what_is_over(self._transport.readiness.seen_ns)
             self._log.sample(now)
         if now >= self._progress_due_ns:
             self._progress_due_ns += _PROGRESS_NS

@@ -30,7 +30,7 @@ class SseReader:
         self._partial = bytearray()  # the beginning of a line whose end has not come
         self._after_cr = False  # the last byte was a CR: an LF that follows belongs to it
         self._at_start = True
-        self._between = False  # exactly at the end of an event
+        self.between = False  # exactly at the end of an event
         self._name = b""
         self._data: list[bytes] = []
         self._data_bytes = 0
@@ -43,7 +43,7 @@ class SseReader:
     def feed(self, piece: bytes) -> list[SseEvent]:
         """The events completed by this piece, in order."""
         if (
-            self._between
+            self.between
             and piece.startswith(b"data: ")
             and piece.endswith(b"\n\n")
             and piece.count(b"\n") == 2
@@ -56,7 +56,7 @@ class SseReader:
                 self._field(line)
             elif self._data or self._name:
                 self._dispatch(events)
-        self._between = not (self._partial or self._data or self._name or self._after_cr or self._at_start)
+        self.between = not (self._partial or self._data or self._name or self._after_cr or self._at_start)
         return events
 
     def _lines(self, piece: bytes) -> list[bytes]:

@@ -21,13 +21,13 @@ from loadgen.readiness import Readiness
 from loadgen.stamps import StampClock
 from loadgen.target import Address, Target
 
-_SLICE_NS = 1_000_000
+_SLICE_NS = NS_PER_MS // 4
 _DRAIN_GRACE_NS = NS_PER_S
 # A reused connection that dies this soon after a request was handed to it was dead before; one that dies
 # later belonged to a server that may have started on the request. The news of it takes a round trip.
 _LEAST_STALE_NS = 10 * NS_PER_MS
 _STALE_ROUND_TRIPS = 4
-_AWAKE_EVERY_S = 0.005
+_LOOK_EVERY_S = 0.005
 _LONG_IDLE_NS = NS_PER_S  # a connection that rested this long may be dead too, used before or not
 
 
@@ -74,8 +74,6 @@ class Transport:
         self.clock = StampClock()
         self.connect_timeout_s = connect_timeout_s
         self.connections_opened = 0
-        self._rang_ns = 0
-        self.awake_ns = 0  # what came before this has been read
         self.resent = 0  # requests sent again because the kept connection turned out to be dead
         self.on_finished: Callable[[Exchange], None] = lambda exchange: None
         self._idle: list[Connection] = []
@@ -85,7 +83,7 @@ class Transport:
         self._dirty: deque[Connection] = deque()
         self._drain_scheduled = False
         self.readiness = Readiness(self.loop, self.clock.follow, self._drain)
-        self._stay_awake()
+        self._look_again()
 
     # What the driver calls
 
@@ -118,8 +116,14 @@ class Transport:
         for connection in late:
             connection.close()
 
-    def drain_all(self) -> None:
-        """Parse whatever has been read, without a pause."""
+    @property
+    def behind(self) -> bool:
+        """Whether something has been read and not been parsed."""
+        return bool(self._dirty)
+
+    def catch_up(self) -> None:
+        """Read and parse whatever has come, without a pause."""
+        self.readiness.look()
         while self._dirty:
             self._dirty.popleft().parse()
 
@@ -127,7 +131,7 @@ class Transport:
         for connection in (*self._idle, *self._opening, *self._busy.values(), *self._draining):
             connection.exchange = None
             connection.close()
-        self._awake_timer.cancel()
+        self._look_timer.cancel()
         self.readiness.close()
 
     # What connections call
@@ -170,16 +174,14 @@ class Transport:
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def progressed(self, connection: Connection, exchange: Exchange, before: bool) -> None:
-        """Bytes were fed. `before` says whether the outcome was certain before them."""
-        if not exchange.finished:
-            return
-        self._busy.pop(exchange, None)
+    def progressed(self, connection: Connection, exchange: Exchange) -> None:
+        """Bytes were fed to an exchange whose outcome is certain, by them or before."""
+        by_them = self._busy.pop(exchange, None) is not None
         if exchange.drained:
             self._release(connection, exchange)
         elif connection not in self._draining:
             self._draining[connection] = time.monotonic_ns()
-        if not before:
+        if by_them:
             self.on_finished(exchange)
 
     # Inside
@@ -228,10 +230,10 @@ class Transport:
         rested = connection.idle_since_ns is not None and now_ns - connection.idle_since_ns > _LONG_IDLE_NS
         return (connection.used or rested) and not exchange.answered and recent
 
-    def _stay_awake(self) -> None:
-        # A timer can ring before the loop looks at sockets; what came before the last one has been seen.
-        self.awake_ns, self._rang_ns = self._rang_ns, time.monotonic_ns()
-        self._awake_timer = self.loop.call_later(_AWAKE_EVERY_S, self._stay_awake)
+    def _look_again(self) -> None:
+        # So that the time since the last look says how long we were away.
+        self.readiness.round()
+        self._look_timer = self.loop.call_later(_LOOK_EVERY_S, self._look_again)
 
     def _drain(self) -> None:
         """Parse for a slice of time, then let the loop read and send before going on."""

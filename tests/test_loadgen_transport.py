@@ -26,6 +26,7 @@ from tests.scripted_server import (
     Answer,
     Request,
     ScriptedServer,
+    answered,
     ending,
     plain,
     quick,
@@ -224,10 +225,27 @@ async def test_only_a_dead_kept_connection_is_worth_a_second_try(
 
 async def test_a_connection_that_died_while_we_were_away_was_dead() -> None:
     """The news of it waits for 300 ms because the loop is busy: still sent once more."""
-    async with connected(hang_up_on_second) as (_, transport):
-        await exchange(transport)
-        asyncio.get_running_loop().call_later(0, time.sleep, 0.3)
-        row = await exchange(transport)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            """Beside the loop: answer one request, hang up on the next, answer on a new connection."""
+            for answers in ([answered(1, 1), b""], [answered(1, 1)]):
+                connection, _ = listener.accept()
+                with connection:
+                    for answer in answers:
+                        connection.recv(65_536)
+                        connection.sendall(answer)
+
+        serving = asyncio.create_task(asyncio.to_thread(serve))
+        target = parse_target(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        transport = Transport(target, Address(socket.AF_INET, listener.getsockname()))
+        try:
+            await exchange(transport)
+            asyncio.get_running_loop().call_soon(time.sleep, 0.3)
+            row = await exchange(transport)
+        finally:
+            transport.close()
+        await serving
     assert (row.outcome, transport.resent) == ("completed", 1)
 
 

@@ -77,6 +77,13 @@ class Reading(msgspec.Struct, gc=False):
     error: str | None = None
     done: bool = False
 
+    @property
+    def only_first_choice(self) -> bool:
+        """Whether it is a piece of the first choice's output, and says nothing else."""
+        beside = self.whole or self.finished or self.usage or self.timed or self.error or self.done
+        alone = len(self.output) == 1 and not self.output[0].choice
+        return alone and not beside and self.token_ids is None
+
 
 class Dialect(Protocol):
     """One way in which a server is asked and answers.
