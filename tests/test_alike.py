@@ -94,6 +94,12 @@ def read(pieces: list[bytes], api: str) -> tuple[RequestRow, int, int]:
     return recorder.row(0, record_tokens=True), counts.reads, counts.with_several_events
 
 
+def read_parsing_all(pieces: list[bytes], api: str) -> tuple[RequestRow, int, int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loadgen.recorder._LESSONS", 0)
+        return read(pieces, api)
+
+
 @given(
     stream=st.lists(st.lists(chunks, min_size=1, max_size=4), max_size=8),
     again=st.integers(1, 3),
@@ -109,10 +115,17 @@ def test_a_stream_reads_the_same_as_when_every_event_is_parsed(
         whole = b"".join(pieces)
         bounds = [0, *sorted(cuts), len(whole)]
         pieces = [whole[a:b] for a, b in pairwise(bounds)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadgen.recorder._LESSONS", 0)
-        parsed = read(pieces, api)
-    assert read(pieces, api) == parsed
+    assert read(pieces, api) == read_parsing_all(pieces, api)
+
+
+@pytest.mark.parametrize("size", ["0x%x", "%d", "%x1", " %x", "-%x", "+%x", "", "%x;name=value", "0%X"])
+def test_a_chunk_of_another_size_is_not_alike(size: str) -> None:
+    """After many chunks that were right one says a wrong size, or says it in another way."""
+    right = [chunk(chat_event(" a")) for _ in range(5)]
+    content = chat_event(" b")
+    odd = (size % len(content) if "%" in size else size).encode() + b"\r\n" + content + b"\r\n"
+    pieces = [HEAD, *right, odd, *right]
+    assert read(pieces, "chat") == read_parsing_all(pieces, "chat")
 
 
 @pytest.mark.parametrize("together", [1, 10])
