@@ -22,7 +22,8 @@ COMMANDS = {
     "simulate": "mock_server.cli:simulate",
     "run": "loadgen.cli:run",
     "agree": "reports.cli:agree",
-    "report": "reports.cli:report",
+    "calibrate": "reports.cli:calibrate",
+    "report": "reports.show:report",
 }
 
 
@@ -52,7 +53,7 @@ def cli() -> None:
 
 
 def show(finished: Finished) -> int:
-    from reports.cli import show as show_run
+    from reports.show import show as show_run
 
     return show_run(finished)
 

@@ -6,8 +6,8 @@ Pure: knows instants in ns, and nothing of rows.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -20,8 +20,8 @@ TOLERANCE = 0.05  # of L, that edge effects may make up
 class InFlight:
     """When requests were in flight: queue, prefill and decode together, from arrival to leaving."""
 
-    def __init__(self, starts: Sequence[int], ends: Sequence[int]) -> None:
-        self._intervals = (starts, ends)
+    def __init__(self, starts: Iterable[int], ends: Iterable[int]) -> None:
+        """As many ends as starts, in whatever order; none is before its start."""
         self._arrivals = array("q", sorted(starts))
         self._departures = array("q", sorted(ends))
 
@@ -33,13 +33,23 @@ class InFlight:
         """The time average over an interval; None if it is empty."""
         if end_ns <= begin_ns:
             return None
-        spans = zip(*self._intervals, strict=True)
-        total = sum(max(0, min(end, end_ns) - max(start, begin_ns)) for start, end in spans)
-        return total / (end_ns - begin_ns)
+        arrived, left = (_time_after(times, begin_ns, end_ns) for times in (self._arrivals, self._departures))
+        return (arrived - left) / (end_ns - begin_ns)
 
     def peak(self) -> int:
         """The most at once; a departure at the same instant counts before an arrival."""
-        return max((self.at(time) for time in self._arrivals), default=0)
+        most = left = 0
+        for arrived, time in enumerate(self._arrivals, 1):
+            while left < arrived and self._departures[left] <= time:
+                left += 1
+            most = max(most, arrived - left)
+        return most
+
+
+def _time_after(times: array[int], begin_ns: int, end_ns: int) -> int:
+    """What passes of an interval after each of ascending `times`, summed."""
+    before, until = bisect_right(times, begin_ns), bisect_left(times, end_ns)
+    return (until - before) * end_ns - sum(memoryview(times)[before:until]) + before * (end_ns - begin_ns)
 
 
 class LittlesLaw(msgspec.Struct, frozen=True):

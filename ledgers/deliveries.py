@@ -36,8 +36,10 @@ class Differences:
         self._n += 1
         self._equal += not difference
         self._total += difference
-        self._least = difference if self._least is None else min(self._least, difference)
-        self._most = difference if self._most is None else max(self._most, difference)
+        if self._least is None or difference < self._least:
+            self._least = difference
+        if self._most is None or difference > self._most:
+            self._most = difference
 
     def figures(self) -> dict[str, Any] | None:
         if not self._n:

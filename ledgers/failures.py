@@ -54,6 +54,10 @@ class Cause(msgspec.Struct):
         }
 
 
+# What these say of an error, no server said.
+_OURS = frozenset({"connect_error", "unfinished", "not_sent"})
+
+
 class Failures:
     """Add every row of a run; those that did not fail pass by."""
 
@@ -63,11 +67,11 @@ class Failures:
         self._client_limits: Counter[str] = Counter()
 
     def add(self, row: RequestRow) -> None:
+        error = row.error or ""
+        if row.outcome in _OURS and error.startswith(CLIENT_LIMIT):
+            self._client_limits[error] += 1
         if row.outcome not in FAILURES:
             return
-        error = row.error or ""
-        if row.outcome == "connect_error" and error.startswith(CLIENT_LIMIT):
-            self._client_limits[error] += 1
         self._cause(row.outcome, row.phase, error).add(row)
         if row.tokens is not None:
             self.tokens = (self.tokens or 0) + row.tokens

@@ -3,10 +3,57 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import msgspec
 
+from ledgers.columns import Column
 from ledgers.rows import RequestRow, encode
+
+
+class PlannedRows(Sequence[RequestRow]):
+    """Rows held by column. Each is made when it is asked for: changing it changes nothing here.
+
+    `numbers` are those of the requests in their file; one without an id of its own is called by its number,
+    in `width` digits. `columns` are by field; one that all rows leave at None can be missing.
+    """
+
+    def __init__(self, numbers: Sequence[int], width: int, columns: Mapping[str, Column]) -> None:
+        self._numbers = numbers
+        self._width = width
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> RequestRow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> PlannedRows: ...
+
+    def __getitem__(self, index: int | slice) -> RequestRow | PlannedRows:
+        number = self._numbers[index]
+        fields = {name: column[index] for name, column in self._columns.items()}
+        if isinstance(number, int):
+            return self._row(number, fields)
+        return PlannedRows(number, self._width, fields)
+
+    def __iter__(self) -> Iterator[RequestRow]:
+        for number, *values in zip(self._numbers, *self._columns.values(), strict=True):
+            yield self._row(number, dict(zip(self._columns, values, strict=True)))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the rows of another sequence, a list perhaps, are the same."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(RequestRow.__eq__, self, other))
+
+    def _row(self, number: int, fields: dict[str, Any]) -> RequestRow:
+        if fields.get("id") is None:
+            fields["id"] = f"R{number:0{self._width}}"
+        return RequestRow(**fields)
 
 
 class Ledger(msgspec.Struct, kw_only=True):
@@ -16,7 +63,7 @@ class Ledger(msgspec.Struct, kw_only=True):
     """
 
     name: str
-    rows: list[RequestRow]
+    rows: Sequence[RequestRow]
     notes: list[str] = []
     made: bool = False
 

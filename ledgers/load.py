@@ -6,10 +6,10 @@ in the ledger's notes.
 
 from __future__ import annotations
 
-import heapq
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from importlib.resources import files
@@ -20,16 +20,20 @@ from typing import Any
 
 import msgspec
 
-from ledgers.arrivals import PROCESSES, Pacing, Rate, draw_arrivals, replay, stretch
+from ledgers.arrivals import PROCESSES, Pacing, Rate, replay, stretch, usual_process
+from ledgers.columns import Column, Table
 from ledgers.errors import InputError
 from ledgers.formats import HEAD_BYTES, choose_format
 from ledgers.formats.fields import MOST_TOKENS, TraceRow, located, shown
-from ledgers.ledger import Ledger
-from ledgers.rows import RequestRow
+from ledgers.ledger import Ledger, PlannedRows
+from ledgers.profile import Profile
+from ledgers.taken import Taken, time_of
+from ledgers.timing import Timing, at_once, draw_timing
 from ledgers.units import NS_PER_S, ceil_div, to_ns
 
 TOY = "toy"
 MOST_SPAN_NS = 10**18  # 31 years; 64 bits hold nine times as much
+LENGTHS = ("prompt_tokens", "output_tokens")
 Numbered = tuple[int, TraceRow]
 
 
@@ -43,60 +47,67 @@ def load_ledger(
     arrival: str | None = None,
     burstiness: float = 1.0,
     seed: int = 0,
+    stages: Profile | None = None,
 ) -> Ledger:
     """The ledger of a trace file, or of `toy`.
 
     The first `num_prompts` rows in order of time are taken, then their times are stretched to `request_rate`
-    (req/s), or divided by `speed`. An `arrival` process needs a rate, and replaces the times that a file may
-    have. Rows of a trace that have no tokens are left out. Requests without an id are numbered in order of
-    the file. InputError says what in the file, or in the arguments, cannot be used.
+    (req/s), or divided by `speed`. An `arrival` process needs a rate or `stages`, and replaces the times that
+    a file may have; rows that would come after the stages are left out. Rows of a trace that have no tokens
+    are left out. Requests without an id are numbered in order of the file. InputError says what in the file,
+    or in the arguments, cannot be used.
     """
-    pacing = Pacing(request_rate, speed, arrival, burstiness, seed)
+    pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
     with _opened(source) as file:
         intake = _Intake(source, choose_format(file, source, trace_format).read(file, source))
-        numbered = _first_in_time(intake, num_prompts)
-    notes = intake.notes() + _length_notes(numbered)
-    if not numbered:
+        taken = Taken(num_prompts)
+        for number, row in intake:
+            taken.add(number, row)
+        taken.sort()
+    notes = intake.notes() + _length_notes(taken)
+    if not taken:
         raise InputError(": ".join([source, "no request in it", *notes]))
-    if num_prompts is not None and num_prompts > len(numbered):
-        notes.append(f"{num_prompts} requests asked for, the ledger has {len(numbered)}")
+    if num_prompts is not None and num_prompts > len(taken):
+        notes.append(f"{num_prompts} requests asked for, the ledger has {len(taken)}")
     name = TOY if source == TOY else Path(source).name
-    return _plan(name, numbered, intake.count, pacing, notes)
+    timing = _timing(name, taken, pacing)
+    return _plan(name, taken["number"], intake.count, taken.planned(), timing, notes)
 
 
 def make_ledger(
-    num_prompts: int,
+    num_prompts: int | None,
     input_len: int,
     output_len: int,
     *,
     range_ratio: Fraction = Fraction(0),
-    request_rate: Rate = "inf",
+    request_rate: Rate | None = None,
     arrival: str | None = None,
     burstiness: float = 1.0,
     seed: int = 0,
+    stages: Profile | None = None,
 ) -> Ledger:
     """A ledger of random lengths, each uniform in [len * (1 - ratio), len * (1 + ratio)] and at least 1.
 
     The bounds are rounded outwards, and arrivals are Poisson (with a burstiness: gamma), as in vLLM's
-    benchmark.
+    benchmark; all at once without a rate. In `stages`, `num_prompts` None makes as many as they hold.
     """
-    if num_prompts < 1 or not 0 <= range_ratio <= 1:
+    if num_prompts is None and stages is None:
+        raise InputError("random lengths: only stages tell how many requests to make")
+    if (num_prompts is not None and num_prompts < 1) or not 0 <= range_ratio <= 1:
         raise InputError("random lengths: at least 1 request, and a range ratio from 0 to 1")
     if not 1 <= min(input_len, output_len) <= max(input_len, output_len) <= MOST_TOKENS:
         raise InputError(f"random lengths: each must be from 1 to {MOST_TOKENS:,} tokens")
-    pacing = Pacing(
-        request_rate, arrival=arrival or _vllm_process(burstiness), burstiness=burstiness, seed=seed
-    )
+    rate = "inf" if request_rate is None and stages is None else request_rate
+    process = arrival or usual_process(burstiness)
+    pacing = Pacing(rate, arrival=process, burstiness=burstiness, seed=seed, stages=stages)
+    timing = draw_timing(process, num_prompts, pacing)
     random = Random(f"{seed}:lengths")
-    traced = [
-        TraceRow(
-            line=number,
-            prompt_tokens=_draw_length(random, input_len, range_ratio),
-            output_tokens=_draw_length(random, output_len, range_ratio),
-        )
-        for number in range(1, num_prompts + 1)
-    ]
-    ledger = _plan("random", list(enumerate(traced, 1)), num_prompts, pacing, [])
+    numbers = range(1, len(timing.arrivals) + 1)
+    lengths = Table(LENGTHS)
+    for _ in numbers:
+        lengths.append([_draw_length(random, length, range_ratio) for length in (input_len, output_len)])
+    columns = {field: lengths[field] for field in LENGTHS}
+    ledger = _plan("random", numbers, num_prompts or len(numbers), columns, timing, [])
     ledger.made = True
     return ledger
 
@@ -104,7 +115,7 @@ def make_ledger(
 def cut_to_duration(ledger: Ledger, seconds: Fraction) -> Ledger:
     """The ledger without the requests that arrive `seconds` after t0 or later. InputError if none is left."""
     end_ns = to_ns(seconds)
-    rows = [row for row in ledger.rows if (row.arrival_ns or 0) < end_ns]
+    rows = ledger.rows[: bisect_left(ledger.rows, end_ns, key=lambda row: row.arrival_ns or 0)]
     if not rows:
         raise InputError(f"{ledger.name}: no request arrives within {float(seconds):g} s")
     if len(rows) == len(ledger.rows):
@@ -112,10 +123,6 @@ def cut_to_duration(ledger: Ledger, seconds: Fraction) -> Ledger:
     left_out = f"the last {len(ledger.rows) - len(rows)} of {len(ledger.rows)} requests left out"
     note = f"{left_out}: they arrive at {float(seconds):g} s or later"
     return Ledger(name=ledger.name, rows=rows, notes=[*ledger.notes, note], made=ledger.made)
-
-
-def _vllm_process(burstiness: float) -> str:
-    return "poisson" if burstiness == 1 else "gamma"
 
 
 def _draw_length(random: Random, length: int, ratio: Fraction) -> int:
@@ -173,7 +180,7 @@ class _Intake:
             self._check_id(row)
             if before is not None:
                 self._check_alike(before, row)
-                self._out_of_order += _time(row) < _time(before)
+                self._out_of_order += time_of(row) < time_of(before)
             before = row
             self.count += 1
             yield self.count, self._within_prompt(row)
@@ -215,8 +222,8 @@ class _Intake:
                 raise located(self._source, row.line, f"{field} is {fault} on line {before.line}")
 
 
-def _length_notes(numbered: list[Numbered]) -> list[str]:
-    count = sum(row.counted_otherwise for _, row in numbered)
+def _length_notes(taken: Taken) -> list[str]:
+    count = sum(taken["counted_otherwise"])
     if not count:
         return []
     prompts = "1 prompt has" if count == 1 else f"{count} prompts have"
@@ -227,71 +234,56 @@ def _rows(count: int) -> str:
     return f"{count} row{'s' * (count != 1)}"
 
 
-def _time(row: TraceRow) -> int | Fraction:
-    """What orders rows; rows without times keep the order of the file."""
-    return row.time_ns if row.time_ns is not None else row.at or 0
-
-
-def _first_in_time(intake: _Intake, num_prompts: int | None) -> list[Numbered]:
-    def time_of(numbered: Numbered) -> int | Fraction:
-        return _time(numbered[1])
-
-    if num_prompts is None:
-        return sorted(intake, key=time_of)
-    return heapq.nsmallest(num_prompts, intake, key=time_of)
-
-
-def _plan(name: str, numbered: list[Numbered], count: int, pacing: Pacing, notes: list[str]) -> Ledger:
-    """Numbered rows in order of time as a ledger, with the arrivals that the pacing gives them."""
-    origin, arrivals = _arrivals(name, [row for _, row in numbered], pacing)
+def _plan(
+    name: str,
+    numbers: Sequence[int],
+    count: int,
+    columns: dict[str, Column],
+    timing: Timing,
+    notes: list[str],
+) -> Ledger:
+    """Columns in order of time as a ledger of `count` numbers; rows behind the last arrival are left out."""
+    arrivals = timing.arrivals
     if arrivals[-1] > MOST_SPAN_NS:
         raise InputError(f"{name}: its last request would arrive later than {MOST_SPAN_NS // NS_PER_S:,} s")
-    notes = [*notes, f"{origin}: {_span_text(arrivals)}"]
+    notes = [*notes, *timing.notes, f"{timing.origin}: {_span_text(arrivals)}"]
+    if (arrived := len(arrivals)) < len(numbers):
+        numbers = numbers[:arrived]
+        columns = {name: column[:arrived] for name, column in columns.items()}
     width = max(2, len(str(count)))
-    rows = [
-        RequestRow(
-            id=row.id or f"R{number:0{width}}",
-            class_=row.class_,
-            session=row.session,
-            turn=row.turn,
-            prompt_tokens=row.prompt_tokens,
-            output_tokens=row.output_tokens,
-            prompt=row.prompt,
-            prefix=row.prefix,
-            prefix_tokens=row.prefix_tokens,
-            hash_ids=row.hash_ids,
-            block_tokens=row.block_tokens,
-            arrival_ns=arrival_ns,
-        )
-        for (number, row), arrival_ns in zip(numbered, arrivals, strict=True)
-    ]
+    rows = PlannedRows(numbers, width, {**columns, "arrival_ns": Column(arrivals)})
     return Ledger(name=name, rows=rows, notes=notes)
 
 
-def _arrivals(name: str, rows: list[TraceRow], pacing: Pacing) -> tuple[str, list[int]]:
-    """Where the arrivals come from, and the arrival of each row, in order of time: ns from the first."""
+def _timing(name: str, taken: Taken, pacing: Pacing) -> Timing:
+    """When rows of a trace, in order of time, arrive."""
     rate = pacing.request_rate
-    _check_times(name, rows[0], pacing)
-    times = [_time(row) for row in rows]
+    times = taken.times
+    _check_times(name, taken, pacing)
+    if pacing.process is not None:
+        return draw_timing(pacing.process, len(taken), pacing)
+    if rate == "inf" or times is None:
+        return at_once(len(taken))
     if rate is None:
-        return f"trace times at speed {float(pacing.speed):g}", replay(times, pacing.speed)
-    if rate == "inf":
-        return "request rate inf", [0] * len(rows)
-    if pacing.arrival is None:
-        return "times stretched", stretch(times, rate)
-    drawn = draw_arrivals(pacing.arrival, len(rows), rate, pacing.seed, pacing.burstiness)
-    return f"{pacing.arrival} arrivals drawn from seed {pacing.seed}", drawn
+        return Timing(f"trace times at speed {float(pacing.speed):g}", replay(times, pacing.speed))
+    return Timing("times stretched", stretch(times, rate))
 
 
-def _check_times(name: str, row: TraceRow, pacing: Pacing) -> None:
+def _check_times(name: str, taken: Taken, pacing: Pacing) -> None:
     """InputError if arrivals cannot be told from what a row has and what the pacing says."""
     rate = pacing.request_rate
-    if row.at is not None and rate is None:
+    if pacing.stages is not None:
+        return
+    if rate is None and not taken["at"].empty:
         preset = " (or a --preset)" if name == TOY else ""
-        raise InputError(f"{name}: at is a shape without a unit, so give a --request-rate{preset}")
-    if row.at is None and row.time_ns is None and pacing.arrival is None and rate != "inf":
+        raise InputError(
+            f"{name}: at is a shape without a unit, so give a --request-rate or --stages{preset}"
+        )
+    if taken.times is None and pacing.arrival is None and rate != "inf":
         known = "|".join(PROCESSES)
-        raise InputError(f"{name}: has no arrival times, so give --arrival {known} and --request-rate")
+        raise InputError(
+            f"{name}: has no arrival times, so give --arrival {known} and --request-rate, or --stages"
+        )
 
 
 def _span_text(arrivals: list[int]) -> str:

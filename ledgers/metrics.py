@@ -1,18 +1,19 @@
 """What is measured, and how it is defined: one set of definitions for simulated, served and measured rows.
 
 Pure. A request's own figures are functions of its row; what is said about many is computed from columns of
-integers (`Observations`), so that a long run needs 8 bytes per request and metric. Owns no file and no
-layout: `ledgers.summary` puts these figures together.
+integers (`Observations`), so that a long run needs at most 8 bytes per request and metric. Owns no file and
+no layout: `ledgers.summary` puts these figures together.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
 
+from ledgers.columns import Table
 from ledgers.concurrency import InFlight
 from ledgers.distributions import Survival, kaplan_meier
 from ledgers.rows import FAILURES, OUTCOMES, Outcome, RequestRow
@@ -22,7 +23,6 @@ from ledgers.units import to_ns
 Bounds = tuple[int | None, int | None, int | None]
 Tail = float | Literal["drain"]
 NEVER = 2**63 - 1  # the end of a request that is not known to have ended
-_MISSING = -(2**63)  # None in a column of integers
 NEVER_IN_FLIGHT: frozenset[Outcome] = frozenset({"rejected", "not_sent"})
 
 
@@ -237,10 +237,9 @@ def gaps_ns(row: RequestRow) -> list[int]:
 
 COLUMNS: dict[str, Callable[[RequestRow], int | None]] = {
     "origin": origin_ns,
-    "entered": entered_ns,
+    "due": lambda row: row.due_ns,
     "leave": leave_ns,
     "sent": lambda row: row.sent_ns,
-    "wanted": wanted_ns,
     "send_lag": send_lag_ns,
     "own_lag": own_lag_ns,
     "connect": lambda row: row.connect_ns,
@@ -259,17 +258,23 @@ COLUMNS: dict[str, Callable[[RequestRow], int | None]] = {
 }
 
 
+_DEFINITIONS = tuple(COLUMNS.values())
+_CODED = (*OUTCOMES, None)
+_CODES = {outcome: code for code, outcome in enumerate(_CODED)}
+
+
 class Observations:
     """What the rows of a run say, as columns of integers; the rows themselves are not kept."""
 
     def __init__(self, slo: Slo) -> None:
         self._bounds = slo.bounds_ns()
         self.slo_given = slo.given
-        self._columns = {name: array("q") for name in COLUMNS}
+        self._columns = Table(COLUMNS)
         self._outcomes = array("b")
         self._retries = array("b")
-        self._superseded = array("b")
-        self._last_attempt: dict[str, int] = {}  # of each request that was, or could be, tried again
+        self._followed_retries = array("b")  # whether another one followed
+        self._failed = Table(("row", "id"))  # first attempts, after which there could be another
+        self._last_retry: dict[str, int] = {}  # by request
         self._class_of = array("i")
         self.met = array("b")
         self._codes: dict[str, int] = {}
@@ -281,32 +286,33 @@ class Observations:
         return len(self._outcomes)
 
     def add(self, row: RequestRow) -> None:
-        for name, define in COLUMNS.items():
-            value = define(row)
-            self._columns[name].append(_MISSING if value is None else value)
-        self._outcomes.append(-1 if row.outcome is None else OUTCOMES.index(row.outcome))
+        self._columns.append([define(row) for define in _DEFINITIONS])
+        self._outcomes.append(_CODES[row.outcome])
         code = -1 if row.class_ is None else self._codes.setdefault(row.class_, len(self._codes))
         self._class_of.append(code)
-        self.met.append(meets(row, self._bounds))
+        self.met.append(self.slo_given and meets(row, self._bounds))
         self._retries.append(row.retry_of is not None)
-        self._superseded.append(False)
+        self._followed_retries.append(False)
         self._follow_attempts(row)
         self._extend_window(row)
 
     def _follow_attempts(self, row: RequestRow) -> None:
         """A request's attempts come one after another; one that never left supersedes none."""
-        this, request = len(self) - 1, row.retry_of or row.id
-        if row.outcome in NEVER_IN_FLIGHT or (row.retry_of is None and row.outcome not in FAILURES):
-            return
-        if row.retry_of is not None and request in self._last_attempt:
-            self._superseded[self._last_attempt[request]] = True
-        self._last_attempt[request] = this
+        this, request = len(self) - 1, row.retry_of
+        if request is None:
+            if row.outcome in FAILURES:
+                self._failed.append((this, row.id))
+        elif row.outcome not in NEVER_IN_FLIGHT:
+            if request in self._last_retry:
+                self._followed_retries[self._last_retry[request]] = True
+            self._last_retry[request] = this
 
     def _extend_window(self, row: RequestRow) -> None:
         arrival = origin_ns(row) or 0
-        self.last_arrival_ns = max(self.last_arrival_ns, arrival)
-        if row.outcome != "not_sent":
-            self.last_offered_ns = max(self.last_offered_ns, arrival)
+        if arrival > self.last_arrival_ns:
+            self.last_arrival_ns = arrival
+        if arrival > self.last_offered_ns and row.outcome != "not_sent":
+            self.last_offered_ns = arrival
         if row.outcome not in NEVER_IN_FLIGHT:
             self.last_end_ns = max(self.last_end_ns, row.end_ns or 0, row.last_token_ns or 0)
 
@@ -317,48 +323,70 @@ class Observations:
 
     def statuses(self, t_obs_ns: int) -> list[Outcome]:
         """The outcome of each request as seen at T_obs."""
-        leaves = self._columns["leave"]
-        named = ((None if code < 0 else OUTCOMES[code]) for code in self._outcomes)
-        return [classify(o, _unpacked(leave), t_obs_ns) for o, leave in zip(named, leaves, strict=True)]
+        seen = zip(map(_CODED.__getitem__, self._outcomes), self._columns["leave"], strict=True)
+        return [classify(outcome, left_ns, t_obs_ns) for outcome, left_ns in seen]
 
     def classes(self) -> dict[str, array[int]]:
         """The indices of the requests of each class, by its name; requests without a class are in none."""
-        members = {code: array("q") for code in self._codes.values()}
+        members = {code: array("i") for code in self._codes.values()}
         for i, code in enumerate(self._class_of):
             if code >= 0:
                 members[code].append(i)
         return {name: members[code] for name, code in sorted(self._codes.items())}
 
-    def first_attempts(self) -> list[int]:
+    def first_attempts(self) -> Sequence[int]:
         """The indices of the requests that are no retries."""
-        return [i for i, again in enumerate(self._retries) if not again]
+        if 1 not in self._retries:
+            return range(len(self))
+        return array("i", (i for i, again in enumerate(self._retries) if not again))
 
     def known(self, name: str, indices: Iterable[int]) -> list[int]:
         """The values of a column at `indices`, without those that are not known."""
-        column = self._columns[name]
-        return [value for i in indices if (value := column[i]) != _MISSING]
+        return self._columns[name].known(indices)
 
-    def pairs(self, one: str, other: str, indices: Iterable[int]) -> list[tuple[int, int]]:
+    def pairs(self, one: str, other: str, indices: Iterable[int]) -> Iterator[tuple[int, int]]:
         """The values of two columns at `indices`, of the requests of which both are known."""
         first, second = self._columns[one], self._columns[other]
-        values = ((first[i], second[i]) for i in indices)
-        return [pair for pair in values if _MISSING not in pair]
+        for i in indices:
+            if (a := first[i]) is not None and (b := second[i]) is not None:
+                yield a, b
 
     def tpot(self, indices: Iterable[int]) -> list[float]:
         """TPOT in ns of each streamed request in which a token followed another."""
-        decode, later = self._columns["decode"], self._columns["later"]
-        return [decode[i] / later[i] for i in indices if decode[i] != _MISSING and later[i] >= 1]
+        return [decode / later for decode, later in self.pairs("decode", "later", indices) if later >= 1]
 
-    def stays(self, indices: Iterable[int]) -> list[int]:
-        """How long each was in flight: its E2E, but for a retry."""
-        entered, leaves = self._columns["entered"], self._columns["leave"]
-        return [max(0, leaves[i] - entered[i]) for i in indices if _MISSING not in (entered[i], leaves[i])]
+    def sends(self) -> Iterator[tuple[int, int]]:
+        """When each request was to leave (`wanted_ns`), and its own lag, where both are known."""
+        columns = (self._columns[name] for name in ("origin", "due", "own_lag"))
+        for origin, due, lag in zip(*columns, strict=True):
+            if lag is not None:
+                yield (origin if due is None else due), lag
+
+    def stays(self, statuses: list[Outcome]) -> Sequence[int]:
+        """How long each that completed was in flight: its E2E, but for a retry."""
+        done = (span for status, *span in self._flights(statuses) if status == "completed")
+        return array("q", (left - entered for entered, left in done))
 
     def in_flight(self, statuses: list[Outcome]) -> InFlight:
-        entered, leaves = self._columns["entered"], self._columns["leave"]
-        here = [i for i, s in enumerate(statuses) if s not in NEVER_IN_FLIGHT and entered[i] != _MISSING]
-        ends = (NEVER if leaves[i] == _MISSING else leaves[i] for i in here)
-        return InFlight(array("q", (entered[i] for i in here)), array("q", ends))
+        # Each is sorted as it comes: unsorted and sorted at a time, they would take twice as much.
+        starts = (entered for _, entered, _ in self._flights(statuses))
+        return InFlight(starts, (left for _, _, left in self._flights(statuses)))
+
+    def _flights(self, statuses: list[Outcome]) -> Iterator[tuple[Outcome, int, int]]:
+        """What was in flight: how it ended, and from when to when (`entered_ns`, `leave_ns`)."""
+        columns = (self._columns[name] for name in ("origin", "due", "leave"))
+        for status, again, origin, due, left in zip(statuses, self._retries, *columns, strict=True):
+            entered = due if again and due is not None else origin
+            if status not in NEVER_IN_FLIGHT and entered is not None:
+                yield status, entered, NEVER if left is None else max(entered, left)
+
+    def _followed(self) -> array[int]:
+        """Of each attempt, whether it was followed by another."""
+        followed = self._followed_retries[:]
+        if self._last_retry:
+            for first, id in zip(self._failed["row"], self._failed["id"], strict=True):
+                followed[first] = id in self._last_retry
+        return followed
 
     def survival(self, name: str, statuses: list[Outcome], t_obs_ns: int) -> Survival | None:
         """Kaplan–Meier of `e2e` or `ttft`, over every request that was in flight.
@@ -366,18 +394,14 @@ class Observations:
         One still in flight at T_obs is censored there, one that failed or was cancelled when it left. An
         attempt that was followed by another is no end for its client: the last one counts.
         """
-        origins, leaves, values = (self._columns[c] for c in ("origin", "leave", name))
+        columns = (self._columns[column] for column in ("origin", "leave", name))
         observed, censored = array("q"), array("q")
-        for i, status in enumerate(statuses):
-            if status in NEVER_IN_FLIGHT or self._superseded[i] or origins[i] == _MISSING:
+        for status, again, origin, left, value in zip(statuses, self._followed(), *columns, strict=True):
+            if status in NEVER_IN_FLIGHT or again or origin is None:
                 continue
-            if values[i] != _MISSING and origins[i] + values[i] <= t_obs_ns:
-                observed.append(values[i])
+            if value is not None and origin + value <= t_obs_ns:
+                observed.append(value)
             elif status != "completed":  # a completed answer that was not streamed says nothing about TTFT
-                left = t_obs_ns if leaves[i] == _MISSING else min(leaves[i], t_obs_ns)
-                censored.append(max(0, left - origins[i]))
+                seen_until = t_obs_ns if left is None else min(left, t_obs_ns)
+                censored.append(max(0, seen_until - origin))
         return kaplan_meier(observed, censored)
-
-
-def _unpacked(value: int) -> int | None:
-    return None if value == _MISSING else value

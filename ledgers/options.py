@@ -18,6 +18,7 @@ from ledgers.formats import FORMATS
 from ledgers.formats.fields import shown
 from ledgers.ledger import Ledger
 from ledgers.load import TOY, load_ledger, make_ledger
+from ledgers.profile import Profile, parse_stages
 from ledgers.settings import (
     HARDWARE,
     PRESETS,
@@ -58,6 +59,10 @@ def number(
     return convert
 
 
+def _stages(ctx: click.Context, param: click.Parameter, value: str | None) -> Profile | None:
+    return None if value is None else parse_stages(value)
+
+
 class Words(click.Option):
     """An option that takes the words behind its first one too: `--goodput ttft:200 tpot:50`."""
 
@@ -91,6 +96,14 @@ _LEDGER_OPTIONS = (
         help="Stretch the arrivals to this many requests per second; inf sends all at once.",
     ),
     click.option(
+        "--stages",
+        metavar="RPS[-RPS]:SECONDS,...",
+        callback=_stages,
+        help="Draw the arrivals at rates that change, in place of --request-rate and of the trace's times: "
+        "5:30,5-50:60,50:30 is 5 req/s for 30 s, a ramp to 50 in 60 s, and 50 for 30 s; a rate of 0 is a "
+        "pause. What does not fit is left out. Poisson, if --arrival names no other process.",
+    ),
+    click.option(
         "--speed",
         metavar="FACTOR",
         callback=number(),
@@ -100,19 +113,20 @@ _LEDGER_OPTIONS = (
     click.option(
         "--num-prompts",
         type=click.IntRange(min=1),
-        help="Take the first N requests in order of time, or make N.",
+        help="Take the first N requests in order of time, or make N.  [default: all, or as --stages have it]",
     ),
     click.option(
         "--arrival",
         type=click.Choice(list(PROCESSES)),
-        help="Draw the arrivals from this process at --request-rate, in place of the trace's times.",
+        help="Draw the arrivals from this process at --request-rate or in --stages, in place of the trace's "
+        "times. rescaled stretches N gaps to N / rate seconds, as vllm bench does; it is no Poisson process.",
     ),
     click.option(
         "--burstiness",
         metavar="FACTOR",
         type=float,
         default=1.0,
-        help="Shape of gamma arrivals: 1 is Poisson, below 1 burstier, above 1 more even.",
+        help="Shape of gamma and rescaled arrivals: 1 is Poisson, below 1 burstier, above 1 more even.",
     ),
     click.option(
         "--seed",
@@ -247,19 +261,25 @@ def ledger_from(options: Options, default: str | None = None) -> Ledger:
         arrival=options["arrival"],
         burstiness=options["burstiness"],
         seed=options["seed"],
+        stages=options["stages"],
     )
-    if source == TOY and not options["preset"] and options["request_rate"] is None:
+    if source == TOY and not options["preset"] and options["request_rate"] is None and not options["stages"]:
         ledger.notes.insert(0, f"neither --preset nor --request-rate given: preset {DEFAULT_PRESET}")
     return ledger
 
 
 def request_rate(options: Options) -> Rate | None:
-    """The request rate in effect: as given, or as the preset has it; made requests come all at once."""
+    """The request rate in effect: as given, or as the preset has it; made requests come all at once.
+
+    None where stages, or a trace's own times, say when requests arrive.
+    """
     given: Rate | None = options["request_rate"]
     preset = _preset(options)
-    if given is None and preset:
+    if given is not None or options["stages"]:
+        return given
+    if preset:
         return exact(preset.request_rate)
-    return "inf" if given is None and _is_random(options) else given
+    return "inf" if _is_random(options) else None
 
 
 def scheduler_from(options: Options) -> SchedulerSettings:
@@ -303,7 +323,7 @@ def _is_random(options: Options) -> bool:
 
 def _random_ledger(options: Options) -> Ledger:
     for name in ("num_prompts", "random_input_len", "random_output_len"):
-        if options[name] is None:
+        if options[name] is None and not (name == "num_prompts" and options["stages"]):
             raise InputError(f"{_flag(name)}: is needed to make a ledger of random lengths")
     for name, usual in (("ledger", None), ("trace_format", None), ("speed", 1)):
         if options[name] != usual:
@@ -315,10 +335,11 @@ def _random_ledger(options: Options) -> Ledger:
         options["random_input_len"],
         options["random_output_len"],
         range_ratio=options["random_range_ratio"] or Fraction(0),
-        request_rate=request_rate(options) or "inf",
+        request_rate=request_rate(options),
         arrival=options["arrival"],
         burstiness=options["burstiness"],
         seed=options["seed"],
+        stages=options["stages"],
     )
 
 

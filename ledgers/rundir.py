@@ -17,7 +17,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from ledgers.calibration import Calibration
 from ledgers.errors import InputError
+from ledgers.health import HealthSample
 from ledgers.machine import host_facts
 from ledgers.rows import RequestRow, TickRow, decode_row, decode_tick, encode
 from ledgers.settings import Hardware, SchedulerSettings, Slo, WindowSettings
@@ -58,6 +60,7 @@ class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     request_rate: float | None = None
     speed: float | None = None
     arrival: str | None = None
+    stages: str | None = None
     seed: int | None = None
     base_url: str | None = None
     endpoint: str | None = None
@@ -87,6 +90,7 @@ class RunInfo(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     clock: Clock = msgspec.field(default_factory=Clock)
     target: dict[str, Any] | None = None
     host: dict[str, Any] = {}
+    calibration: Calibration | None = None
     notes: list[str] = []
     complete: bool = False
     interrupted: bool = False
@@ -182,7 +186,7 @@ class RunWriter:
     def add_tick(self, tick: TickRow) -> None:
         self._append("ticks.jsonl", encode(tick))
 
-    def add_health(self, sample: dict[str, Any]) -> None:
+    def add_health(self, sample: HealthSample) -> None:
         self._append("health.jsonl", encode(sample))
 
     def add_lines(self, name: str, lines: bytes) -> None:
@@ -264,8 +268,8 @@ class Run:
     def ticks(self) -> Iterator[TickRow]:
         return self._lines("ticks.jsonl", decode_tick)
 
-    def health(self) -> Iterator[dict[str, Any]]:
-        return self._lines("health.jsonl", msgspec.json.decode)
+    def health(self) -> Iterator[HealthSample]:
+        return self._lines("health.jsonl", _health_decoder.decode)
 
     @staticmethod
     def _read_info(path: Path) -> RunInfo:
@@ -301,6 +305,9 @@ class Run:
     def _note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
+
+
+_health_decoder = msgspec.json.Decoder(HealthSample)
 
 
 def _decoded(decode: Callable[[bytes], T], line: bytes, where: str) -> T:

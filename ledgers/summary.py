@@ -6,19 +6,24 @@ kept.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ledgers.calibration import Instrument, instrument
+from ledgers.client import TokenRate, load
 from ledgers.concurrency import littles_law
 from ledgers.deliveries import Deliveries
 from ledgers.distributions import Distribution, distribution, nearest_rank
 from ledgers.errors import InputError
 from ledgers.failures import Failures
+from ledgers.health import HealthSample
 from ledgers.histograms import Histogram, read_log
 from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns
 from ledgers.rows import FAILURES, OUTCOMES, Outcome
@@ -97,11 +102,14 @@ class _Seen:
         self.token_times = False  # whether rows have the time of each token
         self.failures = Failures()
         self.deliveries = Deliveries()
+        self.token_rate = TokenRate()
         for row in run.rows():
             self.observations.add(row)
             self.admissions.add(row)
             self.failures.add(row)
             self.deliveries.add(row)
+            if run.info.calibration:
+                self.token_rate.add(row)
             self.token_times |= row.token_ns is not None
         planned = run.info.ledger.requests
         rows = len(self.observations.first_attempts())
@@ -125,7 +133,7 @@ class _Group:
         self.counts: Counter[str] = Counter(statuses[i] for i in indices)
         self.counts["unfinished"] += lost
         self.scheduled = len(indices) + lost
-        self.completed = [i for i in indices if statuses[i] == "completed"]
+        self.completed = array("i", (i for i in indices if statuses[i] == "completed"))
         self._indices = indices
         self._seen = seen
         self._t_obs_ns = t_obs_ns
@@ -181,11 +189,13 @@ class _Group:
 
     def _tokens(self) -> dict[str, Any]:
         """Totals of the completed requests: prompts as long as the server says, else as the ledger does."""
-        counted = self._seen.pairs("usage_prompt", "prompt", self.completed)
-        planned = sum(self._seen.known("prompt", self.completed))
-        by = {"usage": len(counted), "ledger": len(self.completed) - len(counted)}
+        counted, tokens = 0, sum(self._seen.known("prompt", self.completed))
+        for told, asked in self._seen.pairs("usage_prompt", "prompt", self.completed):
+            counted += 1
+            tokens += told - asked
+        by = {"usage": counted, "ledger": len(self.completed) - counted}
         return {
-            "prompt_tokens": planned + sum(told - asked for told, asked in counted),
+            "prompt_tokens": tokens,
             "prompt_token_sources": {source: count for source, count in by.items() if count},
             "output_tokens": self._total("tokens"),
         }
@@ -225,6 +235,10 @@ def _of_everything(seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns
         nothing = {"ttft_ms": None, "e2e_ms": None}
         names = ("concurrency_mean", "concurrency_peak", "littles_law")
         return {"kaplan_meier": nothing, **dict.fromkeys(names)}
+    kaplan_meier = {
+        "ttft_ms": observations.survival("ttft", statuses, t_obs_ns),
+        "e2e_ms": observations.survival("e2e", statuses, t_obs_ns),
+    }
     flight = observations.in_flight(statuses)
     ended_otherwise: dict[str, int] = {
         outcome: whole.counts[outcome]
@@ -232,17 +246,14 @@ def _of_everything(seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns
         if whole.counts[outcome] and outcome != "completed" and outcome not in NEVER_IN_FLIGHT
     }
     return {
-        "kaplan_meier": {
-            "ttft_ms": observations.survival("ttft", statuses, t_obs_ns),
-            "e2e_ms": observations.survival("e2e", statuses, t_obs_ns),
-        },
+        "kaplan_meier": kaplan_meier,
         "concurrency_mean": flight.mean(0, t_obs_ns),
         "concurrency_peak": flight.peak(),
         "littles_law": littles_law(
             flight,
             t_obs_ns,
             observations.last_offered_ns,
-            observations.stays(whole.completed),
+            observations.stays(statuses),
             ended_otherwise,
         ),
     }
@@ -284,42 +295,49 @@ def _client(run: Run, seen: _Seen) -> dict[str, Any]:
     """
     requests = seen.observations
     everyone = range(len(requests))
-    lags = sorted(requests.known("send_lag", everyone))
-    sent = sorted(requests.known("sent", everyone))
+    sent = array("q", sorted(requests.known("sent", everyone)))
     health = list(run.health())
     cpu = _values(health, "cpu_share")
     loop_lags = _values(health, "loop_lag_max_ns")
-    sends = requests.pairs("wanted", "own_lag", everyone)
-    reasons = [*_lateness(sends), *_busy(cpu), *seen.failures.client_limits()]
+    reasons = [*_lateness(requests), *_busy(cpu), *seen.failures.client_limits()]
     lost, closed = bool(seen.without_row), run.info.config.closed_loop
-    origins = requests.known("origin", requests.first_attempts())
     return {
         "client_limited": bool(reasons),
         "reasons": reasons,
-        "send_lag_ms": _worst(lags),
-        "loop_lag_max_ms": _worst(sorted(loop_lags)),
+        "send_lag_ms": _worst(requests.known("send_lag", everyone)),
+        "loop_lag_max_ms": _worst(loop_lags),
         "cpu_share_mean": sum(cpu) / len(cpu) if cpu else None,
         "cpu_share_max": max(cpu, default=None),
-        "connect_wait_ms": _worst(sorted(requests.known("connect", everyone))),
-        "upload_ms": _worst(sorted(requests.known("upload", everyone))),
-        "asked_rps": None if lost or closed else _rate(origins),
+        "connect_wait_ms": _worst(requests.known("connect", everyone)),
+        "upload_ms": _worst(requests.known("upload", everyone)),
+        "asked_rps": None if lost or closed else _rate(requests.known("origin", requests.first_attempts())),
         "achieved_rps": None if lost else _rate(sent),
         "most_sent_in_100_ms": None if lost else _burst(sent),
         "reads_with_several_events_share": _ratio(
             sum(_values(health, "reads_with_several_events")), sum(_values(health, "reads"))
         ),
+        "instrument": _instrument(run, seen),
     }
 
 
-def _values(health: list[dict[str, Any]], key: str) -> list[Any]:
-    return [sample[key] for sample in health if sample.get(key) is not None]
-
-
-def _worst(ordered_ns: list[int]) -> dict[str, float] | None:
-    if not ordered_ns:
+def _instrument(run: Run, seen: _Seen) -> Instrument | None:
+    """What the machine's calibration says of this load, which is not known where requests left no row."""
+    if run.info.calibration is None:
         return None
+    known = None if seen.without_row else load(seen.observations, seen.token_rate)
+    return instrument(run.info.calibration, known)
+
+
+def _values(health: list[HealthSample], name: str) -> list[Any]:
+    return [value for sample in health if (value := getattr(sample, name)) is not None]
+
+
+def _worst(values_ns: list[int]) -> dict[str, float] | None:
+    if not values_ns:
+        return None
+    ordered = sorted(values_ns)
     return {
-        name: nearest_rank(ordered_ns, p) / NS_PER_MS for name, p in (("p50", 50), ("p99", 99), ("max", 100))
+        name: nearest_rank(ordered, p) / NS_PER_MS for name, p in (("p50", 50), ("p99", 99), ("max", 100))
     }
 
 
@@ -327,27 +345,34 @@ def _median(worst: dict[str, float] | None) -> float | None:
     return worst["p50"] if worst else None
 
 
-def _burst(ordered_ns: list[int]) -> int | None:
+def _burst(ordered_ns: Sequence[int]) -> int | None:
     """The most instants within any BURST_NS."""
-    starts = (bisect_left(ordered_ns, ns - BURST_NS + 1) for ns in ordered_ns)
-    return max((i + 1 - start for i, start in enumerate(starts)), default=None)
+    most = before = 0
+    for count, ns in enumerate(ordered_ns, 1):
+        while ordered_ns[before] <= ns - BURST_NS:
+            before += 1
+        most = max(most, count - before)
+    return most or None
 
 
-def _lateness(sends: list[tuple[int, int]]) -> list[str]:
+def _lateness(sent: Observations) -> list[str]:
     """A single hiccup does not make a client the bottleneck; more than one in a hundred requests do.
 
-    `sends` are (when it was to leave, own lag). Many at one instant cannot all leave at it, and nobody who
-    asks for that expects it: each of them adds to what is allowed to all.
+    Many that were to leave at one instant cannot all leave at it, and nobody who asks for that expects it:
+    each of them adds to what is allowed to all.
     """
-    together = Counter(wanted for wanted, _ in sends)
-    most = max(together.values(), default=1)
-    late = sum(lag > _allowed_ns(together[wanted]) for wanted, lag in sends)
-    if late <= max(1, LATE_SHARE * len(sends)):
+    ordered = array("q", sorted(wanted for wanted, _ in sent.sends()))
+    late = 0
+    for wanted, lag in sent.sends():
+        if lag > LATE_NS:
+            together = bisect_right(ordered, wanted) - bisect_left(ordered, wanted)
+            late += lag > _allowed_ns(together)
+    if late <= max(1, LATE_SHARE * len(ordered)):
         return []
     limit = f"{LATE_NS // NS_PER_MS} ms"
-    if most > 1:
+    if any(one == next_one for one, next_one in pairwise(ordered)):
         limit += f" (+{SEND_NS / NS_PER_MS:g} ms for each that is due at the same instant)"
-    return [f"{late} of {len(sends)} requests were sent more than {limit} late"]
+    return [f"{late} of {len(ordered)} requests were sent more than {limit} late"]
 
 
 def _allowed_ns(together: int) -> int:
@@ -360,7 +385,7 @@ def _busy(cpu: list[float]) -> list[str]:
     return [f"the client used {mean:.0%} of a core"] if mean >= BUSY_CPU_SHARE else []
 
 
-def _rate(times_ns: list[int]) -> float | None:
+def _rate(times_ns: Sequence[int]) -> float | None:
     """Instants per second: n of them span n − 1 gaps."""
     return _per_s(len(times_ns) - 1, max(times_ns) - min(times_ns)) if times_ns else None
 

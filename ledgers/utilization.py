@@ -6,13 +6,17 @@ peak, which is over the ticks that fire in the observation window.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from heapq import nlargest
+from itertools import groupby
 
 import msgspec
 
-from ledgers.metrics import origin_ns
+from ledgers.columns import Table
+from ledgers.concurrency import InFlight
+from ledgers.metrics import NEVER, origin_ns
 from ledgers.rows import RequestRow, TickRow
 from ledgers.settings import Hardware
 
@@ -43,8 +47,7 @@ class Admissions:
 
     def __init__(self) -> None:
         self.prefilled_tokens = 0
-        self._changes: Counter[int] = Counter()
-        self._first_of: dict[int, tuple[int, int, int, str]] = {}
+        self._rows = Table(("start", "end", "arrival", "first_token", "id"))
 
     def add(self, row: RequestRow) -> None:
         if row.ticks is None or (start := row.ticks.prefill_start) is None:
@@ -54,25 +57,32 @@ class Admissions:
             self.prefilled_tokens += row.prompt_tokens
         else:
             end = row.ticks.cancel
-        self._changes[start] += 1
-        if end is not None:
-            self._changes[end] -= 1
+        self._rows.append((start, end, origin_ns(row) or 0, row.ticks.first_token or 0, row.id))
+
+    def in_prefill(self) -> InFlight:
+        """How many were in prefill, by tick."""
+        ends = self._rows["end"]
+        return InFlight(self._rows["start"], array("q", (NEVER if end is None else end for end in ends)))
+
+    def heads(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Ticks at which requests were admitted, ascending, and which was the first of each by arrival."""
+        starts = self._rows["start"]
+        ticks = array("q", (tick for tick, _ in groupby(sorted(starts))))
+        first = array("i", [-1]) * len(ticks)
+        for this, start in enumerate(starts):
+            place = bisect_left(ticks, start)
+            if first[place] < 0 or self._order(this) < self._order(first[place]):
+                first[place] = this
+        return ticks, first
+
+    def _order(self, this: int) -> tuple[int, int, int, str]:
         # Ties are broken as the rotation does, then by number: the rows do not tell the order of the ledger.
-        this = (origin_ns(row) or 0, row.ticks.first_token or 0, len(row.id), row.id)
-        self._first_of[start] = min(self._first_of.get(start, this), this)
+        id = self.id(this)
+        return self._rows["arrival"][this], self._rows["first_token"][this], len(id), id
 
-    def in_prefill(self) -> tuple[list[int], list[int]]:
-        """Ticks at which the number in prefill changed, ascending, and the number from each on."""
-        ticks, levels, level = sorted(self._changes), [], 0
-        for tick in ticks:
-            level += self._changes[tick]
-            levels.append(level)
-        return ticks, levels
-
-    def heads(self) -> tuple[list[int], list[str]]:
-        """Ticks at which requests were admitted, ascending, and the first of each by arrival."""
-        starts = sorted(self._first_of)
-        return starts, [self._first_of[start][-1] for start in starts]
+    def id(self, this: int) -> str:
+        id: str = self._rows["id"][this]
+        return id
 
 
 def tick_figures(
@@ -83,14 +93,14 @@ def tick_figures(
     A sequence advances when it emits; under `chunked`, where decode slots also advance prefill, so does one
     in prefill that holds a slot.
     """
-    changes = admissions.in_prefill() if policy == "chunked" else ([], [])
-    starts, ids = admissions.heads()
-    blocked: Counter[str] = Counter()
+    in_prefill = admissions.in_prefill() if policy == "chunked" else InFlight((), ())
+    starts, heads = admissions.heads()
+    blocked = array("q", [0]) * len(starts)  # ticks, by the start that they waited for
     emitted = advanced = cached = peak = waiting = 0
     last = -1
     for row in ticks:
         last = last if row.idle else row.tick
-        holding = min(hardware.decode_slots - row.emitted, _level(changes, row.tick))
+        holding = min(hardware.decode_slots - row.emitted, in_prefill.at(row.tick))
         busy = row.emitted + holding - row.starved
         emitted, advanced, cached = emitted + row.emitted, advanced + busy, cached + row.kv_cached
         if row.tick * hardware.tick_ns <= t_obs_ns:
@@ -98,21 +108,18 @@ def tick_figures(
         if row.queue and busy < hardware.decode_slots:
             waiting += 1
             if (next_start := bisect_right(starts, row.tick)) < len(starts):
-                blocked[ids[next_start]] += 1
+                blocked[next_start] += 1
     if last < 0:
         return None
     count = last + 1
+    most = nlargest(MOST_HEADS, range(len(starts)), key=blocked.__getitem__)
     return TickFigures(
         batch=advanced / (count * hardware.decode_slots),
         prefill=admissions.prefilled_tokens / (count * hardware.prefill_tokens_per_tick),
         decode=emitted / (count * hardware.decode_slots),
         kv=cached / (count * hardware.kv_budget_tokens),
         kv_peak_tokens=peak,
-        head_of_line=HeadOfLine(waiting, waiting / count, dict(blocked.most_common(MOST_HEADS))),
+        head_of_line=HeadOfLine(
+            waiting, waiting / count, {admissions.id(heads[i]): blocked[i] for i in most if blocked[i]}
+        ),
     )
-
-
-def _level(changes: tuple[list[int], list[int]], tick: int) -> int:
-    ticks, levels = changes
-    index = bisect_right(ticks, tick)
-    return levels[index - 1] if index else 0

@@ -24,7 +24,7 @@ class Alike:
     def __init__(self, before: bytes, behind: bytes, example: Output) -> None:
         self._example = example
         self._before = before
-        self._behind = behind + _CHUNK_END
+        self.end = behind + _CHUNK_END
         self._framed = len(before) + len(behind)
 
     @classmethod
@@ -46,7 +46,7 @@ class Alike:
         """The texts of the chunks alike with which the data begins, and how many bytes those are."""
         texts: list[bytes] = []
         used = 0
-        for part in data.split(self._behind)[:-1]:
+        for part in data.split(self.end)[:-1]:
             start = part.find(b"\r\n") + 2
             text = part[start + len(self._before) :]
             size = b"%x\r\n" % (self._framed + len(text))
@@ -57,7 +57,7 @@ class Alike:
             ):
                 break
             texts.append(text)
-            used += len(part) + len(self._behind)
+            used += len(part) + len(self.end)
         return texts, used
 
     def output(self, text: bytes) -> Output:

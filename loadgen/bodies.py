@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import suppress
 
 from ledgers.rows import RequestRow
 from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.pacing import Schedule
 from loadgen.prompts import RequestEncoder
+from loadgen.requests import Requests
 
 _STEP_SLICE_NS = NS_PER_MS // 2
+_AT_LEAST_S = 0.1
 
 
 class Bodies:
     """The encoded requests of a ledger that wait for their time: at most `most`, if that is not None."""
 
     def __init__(
-        self, rows: Sequence[RequestRow], schedule: Schedule, encoder: RequestEncoder, most: int | None
+        self,
+        requests: Requests,
+        schedule: Schedule,
+        encoder: RequestEncoder,
+        most: int | None,
     ) -> None:
-        self._rows = rows
+        self._requests = requests
         self._schedule = schedule
         self._encoder = encoder
         self._most = most
@@ -36,7 +40,7 @@ class Bodies:
         """The request, encoded on the spot if its time came before it was ready."""
         request = self._ready.pop(index, None)
         if request is None:
-            return self._encoder.encode(self._rows[index], index)
+            return self._encoder.encode(self._requests[index], self._requests.number(index))
         self._held_bytes -= len(request)
         self._room.set()
         return request
@@ -48,7 +52,7 @@ class Bodies:
         index = self._schedule.take_to_prepare(now_ns, self._held_bytes)
         if index is None:
             return False
-        request = await self.encode(self._rows[index], index)
+        request = await self._encode(self._requests[index], self._requests.number(index))
         if index >= self._schedule.sent:  # else it was due before it was ready
             self._ready[index] = request
             self._held_bytes += len(request)
@@ -59,15 +63,17 @@ class Bodies:
         """Encode until nothing is left to send."""
         while (at_ns := self._schedule.prepare_ns()) is not None:
             now = time.monotonic_ns()
-            if not await self.prepare_one(now):
+            if await self.prepare_one(now):
+                continue
+            if at_ns > now:  # many at a time: it is early enough for all of them
+                await asyncio.sleep(max(_AT_LEAST_S, (at_ns - now) / NS_PER_S))
+            else:
                 self._room.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout((at_ns - now) / NS_PER_S if at_ns > now else None):
-                        await self._room.wait()
+                await self._room.wait()
 
-    async def encode(self, row: RequestRow, index: int) -> bytes:
+    async def _encode(self, row: RequestRow, number: int) -> bytes:
         until = time.monotonic_ns() + _STEP_SLICE_NS
-        steps = self._encoder.steps(row, index)
+        steps = self._encoder.steps(row, number)
         while True:
             try:
                 next(steps)

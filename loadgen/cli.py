@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
@@ -27,7 +28,7 @@ from ledgers.summary import write_summary
 from ledgers.units import to_ns
 from loadgen.dialects import DIALECTS
 from loadgen.dialects.dialect import Dialect
-from loadgen.measure import Plan, Result, measure
+from loadgen.measure import Plan, Result, measure, work
 from loadgen.options import asking_options, pacing_options
 from loadgen.patience import Patience, Retries
 from loadgen.replay import Rules, to_stderr
@@ -43,6 +44,7 @@ from loadgen.secrecy import (
 from loadgen.target import Target, parse_target
 from loadgen.tokenizer import load as load_tokenizer
 from loadgen.wording import TOKEN_IDS, Wording
+from loadgen.workers import Crew, workers_for
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "x-request-id"})
@@ -84,12 +86,16 @@ def run(**options: Any) -> Finished:
 
 
 def _run_loop(plan: Plan) -> Result:
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        try:
-            return runner.run(measure(plan))
-        except KeyboardInterrupt:  # from t0 on the run takes care of it
-            to_stderr("interrupted before the first request: nothing was measured")
-            raise
+    crew = Crew(plan.workers, partial(work, plan)) if plan.workers > 1 else None
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(measure(plan, crew))
+    except KeyboardInterrupt:  # from t0 on the run takes care of it
+        to_stderr("interrupted before the first request: nothing was measured")
+        raise
+    finally:
+        if crew is not None:
+            crew.close()
 
 
 def _exit_code(result: Result, summary: dict[str, Any]) -> int:
@@ -112,6 +118,7 @@ def _plan(options: dict[str, Any]) -> Plan:
     ledger = _ledger(options)
     _check_ids(ledger, options["client_retries"])
     window = window_from(options)
+    rules = _rules(options, window)
     target.tls(insecure=options["insecure"], ca_file=options["ca_file"])  # a bad file is said at once
     endpoint = _endpoint(options["endpoint"] or dialect.path)
     extra_body = _extra_body(options["extra_body"])
@@ -141,7 +148,8 @@ def _plan(options: dict[str, Any]) -> Plan:
         warm_ups=options["num_warmups"],
         reset_mock=options["reset_mock"],
         connect_timeout_s=float(options["connect_timeout"]),
-        rules=_rules(options, window),
+        rules=rules,
+        workers=_workers(options, ledger, rules),
         tokenizer=None if options["tokenizer"] is None else load_tokenizer(options["tokenizer"]),
         record_tokens=options["record_tokens"],
         record_text=options["record_text"],
@@ -164,6 +172,7 @@ def _config(
         request_rate=None if rate in (None, "inf") else float(rate),
         speed=float(options["speed"]),
         arrival=options["arrival"],
+        stages=options["stages"].words if options["stages"] else None,
         seed=options["seed"],
         base_url=target.url,
         endpoint=endpoint,
@@ -213,7 +222,8 @@ def _seconds(value: Any) -> float | None:
 
 def _is_closed(options: dict[str, Any]) -> bool:
     """A cap without anything that says when requests arrive."""
-    paced = options["request_rate"] not in (None, "inf") or options["arrival"] or options["preset"]
+    named = any(options[name] for name in ("arrival", "preset", "stages"))
+    paced = named or options["request_rate"] not in (None, "inf")
     return options["max_concurrency"] is not None and not paced and options["speed"] == 1
 
 
@@ -263,6 +273,13 @@ def _ledger(options: dict[str, Any]) -> Ledger:
     if options["duration"] is not None and not _is_closed(options):
         ledger = cut_to_duration(ledger, options["duration"])
     return ledger
+
+
+def _workers(options: dict[str, Any], ledger: Ledger, rules: Rules) -> int:
+    count, most = options["workers"], rules.most_in_flight
+    if count and most and count > most:
+        raise InputError(f"--workers {count}: more than the --max-concurrency {most} that they share")
+    return count or workers_for(ledger.rows, most, closed=rules.closed)
 
 
 def _check_ids(ledger: Ledger, retries: int) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 16_384
 _LATE_NS = 20 * NS_PER_MS
+_MOST_WAITING = 8  # pieces parsed at once cost half of what they cost one by one
 _READS_IN_A_ROW = 16  # one flood must not keep the other sockets waiting
 _CLIENT_LIMITS = {
     errno.EMFILE: "too many open files",
@@ -62,6 +63,8 @@ class Connection:
         self._writing = False  # the loop tells us when there is room
         self._carries_request = False  # `_out` ends with the last byte of the request
         self._pieces: list[tuple[bytes, int]] = []
+        self._queued = False  # they will be parsed soon
+        self._usual_end: bytes | None = None  # what ends so may wait for more of its kind
         self._ended = False
         self._why: str | None = None  # why it ended; None for an orderly close
         self._send_error: str | None = None
@@ -246,11 +249,12 @@ class Connection:
             if not data:
                 self._end(self._send_error)
                 return
-            self._floor_ns = self._clock.stamp(ancillary, self._floor_ns, now)
-            if not self._pieces:
-                self._transport.has_read(self)
-            self._pieces.append((data, self._floor_ns))
-            if len(data) < _READ_BYTES and now - self._floor_ns < _LATE_NS:
+            self._floor_ns = ns = self._clock.stamp(ancillary, self._floor_ns, now)
+            self._pieces.append((data, ns))
+            usual = self._usual_end
+            if usual is None or not data.endswith(usual) or len(self._pieces) >= _MOST_WAITING:
+                self.hurry()
+            if len(data) < _READ_BYTES and now - ns < _LATE_NS:
                 return  # most likely that was all; when we were away, the end may have come as well
 
     def _end(self, why: str | None) -> None:
@@ -258,11 +262,17 @@ class Connection:
         self._transport.readiness.forget(self._sock.fileno())
         self._ended, self._why = True, why
         self.ended_after_ns = self._transport.readiness.seen_ns
-        if not self._pieces:
+        self.hurry()
+
+    def hurry(self) -> None:
+        """See to it that what has been read is parsed soon."""
+        if not self._queued and (self._pieces or self._ended):
+            self._queued = True
             self._transport.has_read(self)
 
     def parse(self) -> None:
         """Hand on what has been read since the last time, then the end if it came."""
+        self._queued = False
         pieces, self._pieces = self._pieces, []
         for data, ns in pieces:
             if self._closed:
@@ -273,6 +283,9 @@ class Connection:
                 self._deliver(data, ns)
         if self._ended and not self._closed:
             self._fail(self._why)
+        self._usual_end = None
+        if self.exchange is not None and self._transport.tls is None:
+            self._usual_end = self.exchange.usual_end
 
     def _deliver(self, data: bytes, ns: int) -> None:
         exchange = self.exchange

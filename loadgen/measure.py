@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
+from ledgers import calibration_file
 from ledgers.errors import InputError, TargetError
 from ledgers.formats.native import write
 from ledgers.ledger import Ledger
-from ledgers.machine import make_room_for_connections
+from ledgers.machine import loop_factory, make_room_for_connections
 from ledgers.metrics import NEVER, window_end_ns
-from ledgers.rows import RequestRow
-from ledgers.rundir import Clock, LedgerInfo, RunConfig, RunInfo, RunWriter
+from ledgers.rows import CLIENT_LIMIT, without_plan
+from ledgers.rundir import Clock, LedgerInfo, Run, RunConfig, RunInfo, RunWriter
 from ledgers.units import NS_PER_MS
 from loadgen.alone import send_alone
 from loadgen.dialects.dialect import Dialect
+from loadgen.interrupts import Interrupts
 from loadgen.pacing import Schedule
 from loadgen.patience import Limit, Patience
 from loadgen.preflight import Found, preflight, unasked
 from loadgen.prompts import RequestEncoder
-from loadgen.recorder import Recorder
+from loadgen.recorder import Recorder, unsent
 from loadgen.replay import Replay, Rules
-from loadgen.run_log import RunLog
+from loadgen.requests import Requests, Share
+from loadgen.run_log import Log, RunLog
 from loadgen.server_facts import Preflight, reset_mock
-from loadgen.target import Target, find_address
+from loadgen.target import Address, Target, find_address
 from loadgen.tokenizer import TokenCounter
 from loadgen.transport import Transport
 from loadgen.wording import Wording
+from loadgen.workers import Crew, Done, Leader, Lost
 
 LEDGER_FILE = "ledger.jsonl"
 _PROBE_S = 30.0  # the longest that a probe of the preflight may take for its next token
 _LEAST_CONNECT_AHEAD_NS = 50 * NS_PER_MS
+_START_LEAD_NS = 20 * NS_PER_MS
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -66,6 +71,7 @@ class Plan(msgspec.Struct, kw_only=True):
     reset_mock: bool = False
     connect_timeout_s: float = 30.0
     rules: Rules = Rules()
+    workers: int = 1
     tokenizer: TokenCounter | None = None
     record_tokens: bool = False
     record_text: bool = False
@@ -80,16 +86,14 @@ class Result(msgspec.Struct):
     unanswered: int
 
 
-async def measure(plan: Plan) -> Result:
-    """Run it. The directory is whole when this returns; TargetError comes before anything is written."""
+async def measure(plan: Plan, crew: Crew | None = None) -> Result:
+    """Run it, here or by a crew. The directory is whole when this returns.
+
+    TargetError comes before anything is written.
+    """
     make_room_for_connections()
     address = await find_address(plan.target, plan.connect_timeout_s, probe=plan.preflight)
-    transport = Transport(
-        plan.target,
-        address,
-        tls=plan.target.tls(insecure=plan.insecure, ca_file=plan.ca_file),
-        connect_timeout_s=plan.connect_timeout_s,
-    )
+    transport = _transport(plan, address)
     try:
         found = await _found(plan, transport)
         encoder = found.applied_to(_encoder(plan))
@@ -98,9 +102,18 @@ async def measure(plan: Plan) -> Result:
         await _warm_up(plan, transport, encoder)
         if plan.reset_mock:
             await reset_mock(_preflight_of(plan))
-        return await _replay(plan, transport, encoder, found)
+        return await _replay(plan, transport, encoder, found, crew)
     finally:
         transport.close()
+
+
+def _transport(plan: Plan, address: Address) -> Transport:
+    return Transport(
+        plan.target,
+        address,
+        tls=plan.target.tls(insecure=plan.insecure, ca_file=plan.ca_file),
+        connect_timeout_s=plan.connect_timeout_s,
+    )
 
 
 def _how_it_asks(found: Found, seed: int) -> dict[str, Any]:
@@ -185,55 +198,166 @@ def _limit(patience: Patience, started_ns: int, recorder: Recorder) -> Limit | N
     return patience.limit(started_ns, recorder.last_token_ns, cancels=False)
 
 
-async def _replay(plan: Plan, transport: Transport, encoder: RequestEncoder, found: Found) -> Result:
-    rows = [_planned(plan, row) for row in plan.ledger.rows]
+async def _replay(
+    plan: Plan, transport: Transport, encoder: RequestEncoder, found: Found, crew: Crew | None
+) -> Result:
+    rows = plan.ledger.rows
     for note in (*plan.ledger.notes, *found.notes):
         plan.show(f"note: {note}")
     info = _info(plan, transport, found)
     writer = RunWriter(plan.out, info)
     if plan.ledger.made:
         _save_ledger(plan.out / LEDGER_FILE, plan.ledger)
-    transport.resent = 0  # of the run, not of what came before
-    t_obs_ns = window_end_ns(rows[-1].arrival_ns or 0, plan.config.tail_s)
     log = RunLog(
         writer,
-        t_obs_ns=NEVER if plan.rules.closed else t_obs_ns,
+        t_obs_ns=NEVER if plan.rules.closed else window_end_ns(rows[-1].arrival_ns or 0, plan.config.tail_s),
         record_tokens=plan.record_tokens,
-        record_text=plan.record_text,
-        scrub=plan.scrub,
         count_text=None if plan.tokenizer is None else plan.tokenizer.count,
-    )
-    replay = Replay(
-        rows,
-        _schedule(rows, transport),
-        encoder,
-        log,
-        plan.rules,
-        record_output=plan.record_text or plan.tokenizer is not None,
+        scheduled=len(rows),
         show=plan.show,
     )
+    start = _Start(info, writer, log)
+    complete, done = False, Done()
+    with Interrupts() as interrupts:
+        try:
+            if crew is None:
+                done = await _send_here(plan, transport, encoder, log, start, interrupts)
+            else:
+                done, lost = await _send_by(crew, (found, transport.address), log, start, interrupts)
+                for worker in lost:
+                    _note_lost(plan, worker, start, log)
+            log.finish()
+            complete = True
+        finally:
+            info.target = {**found.facts, **_connection_facts(transport.address, done)}
+            info.notes += _notes(transport.clock.source, done)
+            if done.left_out:
+                info.notes.append(
+                    f"not begun when --duration was over: {done.left_out} requests of the ledger"
+                )
+                info.ledger.requests = len(rows) - done.left_out
+            writer.close(complete=complete, interrupted=interrupts.count > 0)
+    return Result(interrupts.count > 0, log.outcomes["completed"], log.unanswered)
+
+
+class _Start:
+    """Fixes t0, and writes it down before the first request leaves."""
+
+    def __init__(self, info: RunInfo, writer: RunWriter, log: RunLog) -> None:
+        self.t0_ns = 0
+        self._info, self._writer, self._log = info, writer, log
+        # Replacing run.json takes a descriptor, and by then connections may have taken all others.
+        self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    async def agree(self) -> int:
+        os.close(self._spare)
+        lead_ns = _START_LEAD_NS
+        while True:
+            self.t0_ns = time.monotonic_ns() + lead_ns
+            t0_unix_ns = time.time_ns() + self.t0_ns - time.monotonic_ns()
+            self._info.clock.t0_monotonic_ns, self._info.clock.t0_unix_ns = self.t0_ns, t0_unix_ns
+            self._writer.save_info()
+            if time.monotonic_ns() < self.t0_ns - _START_LEAD_NS // 2:
+                self._log.start(t0_unix_ns)
+                return self.t0_ns
+            lead_ns *= 2  # a slow disk must not make the first requests late
+
+
+async def _send_here(
+    plan: Plan,
+    transport: Transport,
+    encoder: RequestEncoder,
+    log: Log,
+    start: _Start,
+    interrupts: Interrupts,
+) -> Done:
+    replay = _replay_of(plan, Share(), transport, encoder, log)
+    interrupts.tell = replay.interrupt
+    await replay.run(transport, start.agree)
+    return _done(replay, transport)
+
+
+async def _send_by(
+    crew: Crew, known: tuple[Found, Address], log: Log, start: _Start, interrupts: Interrupts
+) -> tuple[Done, list[Lost]]:
+    await crew.begin(known)
+    crew.start(await start.agree())
+    interrupts.tell = crew.interrupt
+    for _ in range(interrupts.count):  # while they made themselves ready
+        crew.interrupt()
+    return await crew.run(log)
+
+
+def work(plan: Plan, share: Share, leader: Leader) -> None:
+    """A worker's part of a run. It knows what the leader does, but for what the preflight will find."""
+
+    async def replay_share() -> None:
+        found, address = await leader.listen()
+        make_room_for_connections()
+        transport = _transport(plan, address)
+        try:
+            replay = _replay_of(plan, share, transport, found.applied_to(_encoder(plan)), leader)
+            obeying: list[asyncio.Task[None]] = []
+
+            async def agree() -> int:
+                t0_ns = await leader.agree()
+                obeying.append(asyncio.create_task(leader.obey(replay.interrupt)))
+                return t0_ns
+
+            await replay.run(transport, agree)
+            obeying[0].cancel()
+            leader.done(_done(replay, transport))
+        finally:
+            transport.close()
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(replay_share())
+
+
+def _replay_of(plan: Plan, share: Share, transport: Transport, encoder: RequestEncoder, log: Log) -> Replay:
+    rules = plan.rules
+    requests = Requests(plan.ledger.rows, share, plan.id_prefix, closed=rules.closed)
+    transport.resent = transport.connections_opened = 0  # of the run, not of what came before
+    replay = Replay(
+        requests,
+        _schedule(requests, transport.address),
+        encoder,
+        log,
+        msgspec.structs.replace(
+            rules,
+            most_in_flight=None if rules.most_in_flight is None else share.of(rules.most_in_flight),
+            connections=share.of(rules.connections),
+        ),
+        record_text=plan.record_text,
+        count_text=plan.tokenizer is not None,
+        scrub=plan.scrub,
+        show=plan.show if share.step == 1 else lambda line: None,
+    )
     transport.on_finished = replay.finished
+    return replay
 
-    # Replacing run.json takes a descriptor, and by then connections may have taken all others.
-    spare = os.open(os.devnull, os.O_RDONLY)
 
-    def started() -> None:
-        os.close(spare)
-        info.clock.t0_monotonic_ns, info.clock.t0_unix_ns = replay.t0_ns, replay.t0_unix_ns
-        writer.save_info()
+def _done(replay: Replay, transport: Transport) -> Done:
+    clock = transport.clock
+    return Done(
+        replay.left_out,
+        transport.connections_opened,
+        transport.resent,
+        clock.unstamped,
+        clock.largest_step_ns,
+    )
 
-    complete = False
-    try:
-        await replay.run(transport, started)
-        complete = True
-    finally:
-        info.target = {**found.facts, **_connection_facts(transport)}
-        info.notes += _notes(transport)
-        if replay.left_out:
-            info.notes.append(f"not begun when --duration was over: {replay.left_out} requests of the ledger")
-            info.ledger.requests = len(rows) - replay.left_out
-        writer.close(complete=complete, interrupted=replay.interrupted)
-    return Result(replay.interrupted, log.outcomes["completed"], log.unanswered)
+
+def _note_lost(plan: Plan, lost: Lost, start: _Start, log: RunLog) -> None:
+    """The requests of a worker that died, so far as it reported none of them, get their rows."""
+    plan.show(f"{lost.why}: its requests are lost, the run went on")
+    written = {row.id for row in Run(plan.out).rows()}
+    requests = Requests(plan.ledger.rows, lost.share, plan.id_prefix, closed=plan.rules.closed)
+    why = CLIENT_LIMIT + lost.why
+    for row in requests:
+        if row.id not in written:
+            begun = start.t0_ns + (row.arrival_ns or 0) <= lost.died_ns
+            log.add(without_plan(row, outcome="unfinished", error=why) if begun else unsent(row, why))
 
 
 def _save_ledger(path: Path, ledger: Ledger) -> None:
@@ -244,26 +368,16 @@ def _save_ledger(path: Path, ledger: Ledger) -> None:
         raise InputError(f"{path}: {error.strerror}") from None
 
 
-def _planned(plan: Plan, row: RequestRow) -> RequestRow:
-    """A row of the ledger with the id that is sent; a closed loop has no use for its time."""
-    return msgspec.structs.replace(
-        row,
-        request_id=f"{plan.id_prefix}-{header_safe(row.id)}",
-        arrival_ns=None if plan.rules.closed else row.arrival_ns,
-    )
-
-
-def _schedule(rows: list[RequestRow], transport: Transport) -> Schedule:
+def _schedule(requests: Requests, address: Address) -> Schedule:
     # A handshake takes up to three round trips (TCP, TLS), and connecting once has told how long one is.
-    connect_ns = transport.address.connect_ns or 0
-    return Schedule(
-        [row.arrival_ns or 0 for row in rows],
-        connect_ahead_ns=max(_LEAST_CONNECT_AHEAD_NS, 4 * connect_ns),
-    )
+    connect_ns = address.connect_ns or 0
+    return Schedule(requests.arrivals_ns(), connect_ahead_ns=max(_LEAST_CONNECT_AHEAD_NS, 4 * connect_ns))
 
 
 def _info(plan: Plan, transport: Transport, found: Found) -> RunInfo:
     ledger = plan.ledger
+    event_loop = type(transport.loop).__module__.partition(".")[0]
+    calibration, notes = calibration_file.load(event_loop)
     info = RunInfo(
         kind="measured",
         command=[plan.scrub(word) for word in plan.command],
@@ -271,32 +385,28 @@ def _info(plan: Plan, transport: Transport, found: Found) -> RunInfo:
         ledger=LedgerInfo(name=ledger.name, sha256=ledger.sha256(), requests=len(ledger.rows)),
         clock=Clock(stamp_source=transport.clock.source),
         target=dict(found.facts),
-        notes=[*ledger.notes, *found.notes],
+        calibration=calibration,
+        notes=[*ledger.notes, *found.notes, *notes],
     )
-    info.config.extra["event_loop"] = type(transport.loop).__module__.partition(".")[0]
+    info.config.extra["workers"] = plan.workers
+    info.config.extra["event_loop"] = event_loop
     return info
 
 
-def _connection_facts(transport: Transport) -> dict[str, Any]:
+def _connection_facts(address: Address, done: Done) -> dict[str, Any]:
     return {
-        "address": ":".join(map(str, transport.address.sockaddr[:2])),
-        "connections_opened": transport.connections_opened,
-        "resent_on_dead_connection": transport.resent,
+        "address": ":".join(map(str, address.sockaddr[:2])),
+        "connections_opened": done.connections_opened,
+        "resent_on_dead_connection": done.resent,
     }
 
 
-def _notes(transport: Transport) -> list[str]:
-    clock = transport.clock
+def _notes(source: str, done: Done) -> list[str]:
     notes = []
-    if transport.resent:
-        notes.append(f"requests sent twice, because a kept connection turned out dead: {transport.resent}")
-    if clock.source == "kernel" and clock.unstamped:
-        notes.append(f"{clock.unstamped} of {clock.unstamped + clock.stamped} reads had no kernel stamp")
-    if clock.largest_step_ns > NS_PER_MS:
-        notes.append(f"the wall clock was set by {clock.largest_step_ns / NS_PER_MS:.1f} ms during the run")
+    if done.resent:
+        notes.append(f"requests sent twice, because a kept connection turned out dead: {done.resent}")
+    if source == "kernel" and done.unstamped:
+        notes.append(f"reads without a kernel stamp, dated when they were done: {done.unstamped}")
+    if done.largest_step_ns > NS_PER_MS:
+        notes.append(f"the wall clock was set by {done.largest_step_ns / NS_PER_MS:.1f} ms during the run")
     return notes
-
-
-def header_safe(text: str) -> str:
-    """An id as it can stand in a header: other characters than A-Z a-z 0-9 _ . - ~ are percent-encoded."""
-    return quote(text, safe="", errors="surrogatepass")

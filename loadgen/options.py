@@ -73,6 +73,12 @@ _PACING = (
         help="Open N connections before t0.  [default: as many as the ledger needs at once]",
     ),
     click.option(
+        "--workers",
+        type=click.IntRange(1, 64),
+        metavar="N",
+        help="Send from N processes.  [default: as many as the load needs, at most the cores]",
+    ),
+    click.option(
         "--connect-timeout",
         callback=number(),
         default="30",

@@ -71,6 +71,10 @@ class Schedule:
         self._sent += 1
         return self._sent - 1
 
+    def due_by(self, now_ns: int) -> int:
+        """How many requests were to be sent until now."""
+        return bisect_right(self._arrivals, now_ns - self._t0)
+
     def unsent_soon(self, now_ns: int) -> int:
         """How many requests will want a connection within the look-ahead; counts each look as done."""
         horizon = now_ns + self._connect_ahead - self._t0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
-from urllib.request import getproxies_environment, proxy_bypass
 
 import msgspec
 
@@ -19,7 +18,7 @@ from loadgen.negotiation import Agreement, Asked, Refusal, advice, negotiate
 from loadgen.probe import Probed, Prober
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import NO_API
-from loadgen.server_facts import Models, Preflight, Questions, questions
+from loadgen.server_facts import Models, Preflight, Questions, questions, server_name
 from loadgen.target import Target
 from loadgen.tokenizer import TokenCounter
 from loadgen.transport import Transport
@@ -86,7 +85,7 @@ async def preflight(
     `encoder` has what the options ask for, and the model "" where it has to be found. TargetError if the run
     would be in vain.
     """
-    async with questions(asking) as server:
+    async with questions(asking, transport.address, transport.tls) as server:
         models = await server.models()
         given = bool(encoder.model)
         model = encoder.model or next(iter(models.ids), FALLBACK_MODEL)
@@ -251,7 +250,7 @@ class _Look:
 
     def _is_mock(self, probed: Probed) -> bool:
         """Whether it is a server of ours, which counts as the vocabulary does."""
-        names = (probed.headers.get("server"), self._models.server, self._models.owner(self._model))
+        names = (server_name(probed.headers), self._models.server, self._models.owner(self._model))
         return any(name is not None and name.partition("/")[0] == _MOCK for name in names)
 
     async def _by_tokenizer(self, text: str) -> int | None:
@@ -333,7 +332,7 @@ class _Look:
             self._notes.append(f"{longer} requests are longer than the model's context of {context} tokens")
 
     async def _facts(self, probed: Probed) -> dict[str, Any]:
-        server = self._models.server or probed.headers.get("server")
+        server = self._models.server or server_name(probed.headers)
         facts = {
             "url": self._asking.target.url,
             **({} if server is None else {"server": server}),
@@ -391,7 +390,11 @@ def _by_file(tokenizer: TokenCounter) -> Wording | None:
 
 def proxy_notes(target: Target) -> list[str]:
     """Proxies that the environment names for this target: a measurement goes to the server itself."""
-    if target.host.startswith(_LOOPBACK) or proxy_bypass(target.host):
+    if target.host.startswith(_LOOPBACK):
+        return []
+    from urllib.request import getproxies_environment, proxy_bypass  # loads an HTTP client: 10 ms
+
+    if proxy_bypass(target.host):
         return []
     proxies = getproxies_environment()
     kinds = [kind for kind in (target.scheme, "all") if kind in proxies]

@@ -1,8 +1,8 @@
 """Which sockets can be read: rounds of reading, each over all that can be, with a rest between them.
 
-What the kernel has dated need not be read at once. So the first bytes after a quiet time are read when they
-come, and those that follow within the rest are read together: a thousand streams cost a thousand wake-ups per
-second, not one per token. The sockets are in an epoll of their own, of which the event loop sees only a gate
+What the kernel has dated need not be read at once. So bytes after a quiet time are read when they come, but
+those that come in a crowd are read together: a thousand streams cost a thousand wake-ups per second, not one
+per token. The sockets are in an epoll of their own, of which the event loop sees only a gate
 that is shut while we rest. Without epoll nothing dates bytes for us either: every socket wakes the loop.
 """
 
@@ -34,6 +34,7 @@ class Readiness:
         after_round: Callable[[], None],
     ) -> None:
         self.seen_ns = 0
+        self._round_ns = 0
         self._loop = loop
         self._before_round = before_round
         self._after_round = after_round
@@ -68,7 +69,7 @@ class Readiness:
 
     def round(self) -> int:
         """Read a number of sockets, before anything of it is looked at: of how many there was something."""
-        now = time.monotonic_ns()
+        now = self._round_ns = time.monotonic_ns()
         if sys.platform == "linux":
             readable = self._sockets.poll(0, _MOST_PER_ROUND)
         else:
@@ -96,9 +97,12 @@ class Readiness:
         self._rested()
 
     def _rested(self) -> None:
-        """Go on reading and resting while there is anything; then wait for the next bytes."""
+        """Go on reading and resting while bytes come in a crowd; else wait for the next."""
+        before_ns = self._round_ns
         count = self.round()
-        if count:
-            self._rest.set(self.seen_ns + _REST_NS if count < _MOST_PER_ROUND else 0)
+        if count == _MOST_PER_ROUND:
+            self._rest.set(0)
+        elif count and self._round_ns - before_ns < 2 * _REST_NS:
+            self._rest.set(self._round_ns + _REST_NS)
         else:
             self._gate.modify(self._sockets.fileno(), select.EPOLLIN | select.EPOLLONESHOT)

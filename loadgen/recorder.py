@@ -117,6 +117,11 @@ class Recorder:
         return self._http.started
 
     @property
+    def usual_end(self) -> bytes | None:
+        """How a token like those before ends: it says nothing that anybody waits for."""
+        return self._alike.end if self._alike is not None and self._clean else None
+
+    @property
     def last_token_ns(self) -> int | None:
         return self._last_token_ns
 
@@ -497,6 +502,11 @@ class Recorder:
     def text(self, kind: str) -> str:
         """The generated text of one kind, of the first choice, if it was recorded."""
         return "".join(piece.text for piece in self.output if piece.kind == kind and piece.choice == 0)
+
+    def whole_text(self) -> str:
+        """All that was generated, if it was recorded, as a tokenizer counts it: each choice in one piece."""
+        pieces = sorted(self.output, key=lambda piece: (piece.choice, piece.kind))
+        return "".join(piece.text for piece in pieces)
 
     def _decode_ns(self) -> int | None:
         """First to last token of each choice, summed; None where there was one choice."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -24,19 +23,18 @@ from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.alarm import Alarm
 from loadgen.alone import reached
 from loadgen.bodies import Bodies
+from loadgen.health import Health
 from loadgen.pacing import FAR_NS, Places, Schedule
 from loadgen.patience import Limit, Patience, Retries
 from loadgen.prompts import RequestEncoder
-from loadgen.recorder import Recorder
-from loadgen.run_log import RunLog
+from loadgen.recorder import Recorder, unsent
+from loadgen.requests import Requests
+from loadgen.run_log import Log, uncounted
 from loadgen.transport import Exchange, Transport
 
 _OPEN_WITHIN_S = 2.0  # t0 waits no longer for connections: those that are late are the run's to measure
-_START_LEAD_NS = 20 * NS_PER_MS
 _SLICE_NS = NS_PER_MS
 _HEARTBEAT_NS = 20 * NS_PER_MS
-_PROGRESS_NS = 10 * NS_PER_S
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +55,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Flight(msgspec.Struct):
-    """A request on its way: its number in the ledger, the attempt, and what ends it if nothing else does."""
+    """A request on its way: its index, the attempt, and what ends it if nothing else does."""
 
-    number: int
+    index: int
     attempt: int
     started_ns: int
     cancels: bool
@@ -70,39 +68,44 @@ class _Attempt(NamedTuple):
     """A further attempt that is to be made: of which request, and since when its client has waited."""
 
     due_ns: int
-    number: int
+    which: int
     attempt: int
     arrival_ns: int | None
 
 
 class Replay:
-    """One run of a planned ledger against a transport."""
+    """One run of planned requests against a transport."""
 
     def __init__(
         self,
-        rows: Sequence[RequestRow],
+        requests: Requests,
         schedule: Schedule,
         encoder: RequestEncoder,
-        log: RunLog,
+        log: Log,
         rules: Rules,
         *,
-        record_output: bool = False,
+        record_text: bool = False,
+        count_text: bool = False,
+        scrub: Callable[[str], str] = str,
         show: Callable[[str], None] = lambda line: None,
     ) -> None:
+        """`record_text` keeps what was generated in the rows; `count_text` has it counted where need be."""
         self.t0_ns = 0
-        self.t0_unix_ns = 0
         self.interrupted = False
         self.left_out = 0  # of the ledger, when the time for sending was over
-        self._rows = rows
+        self._requests = requests
         self._schedule = schedule
         self._encoder = encoder
         self._log = log
         self._rules = rules
         self._places = Places(rules.most_in_flight)
-        self._record_output = record_output
+        self._record_text = record_text
+        self._count_text = count_text
+        self._scrub = scrub
         self._show = show
         self._transport: Transport | None = None
-        self._bodies = Bodies(rows, schedule, encoder, rules.most_in_flight)
+        self._bodies = Bodies(requests, schedule, encoder, rules.most_in_flight)
+        self._health = Health()
         self._in_flight: dict[Recorder, _Flight] = {}
         self._retries: list[_Attempt] = []  # a heap: the next one first
         self._last_send_ns = 0
@@ -111,8 +114,8 @@ class Replay:
         self._over = asyncio.Event()
         self._crash: BaseException | None = None
 
-    async def run(self, transport: Transport, started: Callable[[], None]) -> None:
-        """Replay the ledger; `started` is called when t0 is fixed and before the first send.
+    async def run(self, transport: Transport, agree: Callable[[], Awaitable[int]]) -> None:
+        """Replay the ledger from the t0 on that `agree` says when all is ready for it (monotonic ns).
 
         Raises what went wrong in a callback, such as InputError for a full disk.
         """
@@ -123,30 +126,33 @@ class Replay:
         self._stop_alarm = Alarm(loop, self._time_is_over)
         self._cut_alarm = Alarm(loop, self._tail_is_over)
         self._heart = Alarm(loop, self._beat)
-        # What nohup or a shell's background has us ignore stays ignored.
-        handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        for number in handled:
-            loop.add_signal_handler(number, self._interrupt)
         await self._make_ready(transport)
-        gc.collect()
         gc.freeze()  # a collection over everything made so far would stall the loop for milliseconds
-        self._start(started)
+        self._start(await agree())
         preparing = asyncio.create_task(self._bodies.prepare())
         preparing.add_done_callback(self._task_ended)
         try:
             await self._over.wait()
         finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
-                # What is left is to complete the files and to show them.
-                signal.signal(number, signal.SIG_IGN)
             preparing.cancel()
             for alarm in (self._send_alarm, self._stop_alarm, self._cut_alarm, self._heart):
                 alarm.close()
             gc.unfreeze()
         if self._crash is not None:
             raise self._crash
-        self._log.finish(max(time.monotonic_ns(), self.t0_ns))  # an interrupt can come before t0
+        self._sample(max(time.monotonic_ns(), self.t0_ns))  # an interrupt can come before t0
+
+    def interrupt(self) -> None:
+        """First: send no more, let what is in flight end. Second: cut it."""
+        if self.interrupted:
+            self._cut("cancelled", "interrupted")
+            return
+        self.interrupted = True
+        self._not_sent()
+        if self._in_flight:
+            self._show(f"interrupted: waiting for {len(self._in_flight)} in flight; once more cuts them off")
+        self._set_cut(self._schedule.sent)
+        self._check_over()
 
     # Before t0
 
@@ -159,15 +165,12 @@ class Replay:
         while transport.opening and not self._stopped and time.monotonic() < until:
             await asyncio.sleep(0.001)
 
-    def _start(self, started: Callable[[], None]) -> None:
-        self.t0_ns = self._last_send_ns = time.monotonic_ns() + _START_LEAD_NS
-        self.t0_unix_ns = time.time_ns() + self.t0_ns - time.monotonic_ns()
-        self._schedule.start(self.t0_ns)
-        self._log.start(self.t0_ns, self.t0_unix_ns)
-        started()
+    def _start(self, t0_ns: int) -> None:
+        self.t0_ns = self._last_send_ns = t0_ns
+        self._schedule.start(t0_ns)
+        self._health.start(t0_ns)
         self._beat_due_ns = self.t0_ns
         self._second_due_ns = self.t0_ns + NS_PER_S
-        self._progress_due_ns = self.t0_ns + _PROGRESS_NS
         self._heart.set(self._beat_due_ns)
         if self._rules.send_for_ns is not None:
             self._stop_ns = self.t0_ns + self._rules.send_for_ns
@@ -205,18 +208,18 @@ class Replay:
         if self._retries and self._retries[0].due_ns <= min(now_ns, since_ns):
             retry = heappop(self._retries)
             row = self._attempt_row(retry)
-            self._send(retry.number, row, self._encoder.encode(row, retry.number), retry)
+            self._send(retry.which, row, self._encoder.encode(row, self._requests.number(retry.which)), retry)
             return True
         index = self._schedule.take_due(now_ns)
         if index is None:
             return False
         request = self._bodies.take(index)
-        self._send(index, self._rows[index], request)
+        self._send(index, self._requests[index], request)
         return True
 
     def _attempt_row(self, again: _Attempt) -> RequestRow:
         """Its latency counts from the first attempt's arrival, which in a closed loop was its send."""
-        first = self._rows[again.number]
+        first = self._requests[again.which]
         return msgspec.structs.replace(
             first,
             id=f"{first.id}~{again.attempt}",
@@ -237,15 +240,15 @@ class Replay:
             self._encoder.dialect,
             choices=self._encoder.choices,
             due_ns=due_ns,
-            record_text=self._record_output,
-            counts=self._log.reads,
+            record_text=self._record_text or self._count_text,
+            counts=self._health.reads,
         )
         attempt = 0 if again is None else again.attempt
-        flight = _Flight(index, attempt, now, self._rules.patience.cancels(index))
+        flight = _Flight(index, attempt, now, self._rules.patience.cancels(self._requests.number(index)))
         self._in_flight[recorder] = flight
         self._watch(recorder, flight)
         self._last_send_ns = now
-        self._log.sending(now - (wanted_ns if due_ns is None else due_ns), again=again is not None)
+        self._health.sending(wanted_ns if due_ns is None else due_ns, now, again=again is not None)
         self._transport.send(recorder, request)
 
     def _look_ahead(self, now_ns: int) -> None:
@@ -290,12 +293,20 @@ class Replay:
             flight.timer.cancel()
         was_full = self._places.full
         self._places.give_back(exchange.end_ns or time.monotonic_ns())
-        self._log.ended(exchange)
+        self._write(exchange)
         if not self._stopped:
             self._retry(exchange, flight)
             if was_full:
                 asyncio.get_running_loop().call_soon(self._on_time)
         self._check_over()
+
+    def _write(self, ended: Recorder) -> None:
+        self._health.ended(sent=ended.outcome != "not_sent")
+        if ended.outcome == "not_sent":
+            self._log.add(unsent(ended.planned, ended.error))
+            return
+        row = ended.row(self.t0_ns, record_tokens=True, record_text=self._record_text, scrub=self._scrub)
+        self._log.add(row, ended.whole_text() if self._count_text and uncounted(row) else None)
 
     def _retry(self, ended: Recorder, flight: _Flight) -> None:
         """Plan the attempt that this client makes next, if it makes one."""
@@ -304,10 +315,10 @@ class Replay:
         began = ended.last_token_ns is not None
         if not retries.wanted(flight.attempt, ended.outcome, status, began):
             return
-        wait_s = retries.wait_s(flight.number, flight.attempt, ended.retry_after_s)
+        wait_s = retries.wait_s(self._requests.number(flight.index), flight.attempt, ended.retry_after_s)
         due_ns = (ended.end_ns or time.monotonic_ns()) + round(wait_s * NS_PER_S)
         arrival_ns = ended.row(self.t0_ns).arrival_ns
-        heappush(self._retries, _Attempt(due_ns, flight.number, flight.attempt + 1, arrival_ns))
+        heappush(self._retries, _Attempt(due_ns, flight.index, flight.attempt + 1, arrival_ns))
         asyncio.get_running_loop().call_soon(self._on_time)
 
     def _watch(self, recorder: Recorder, flight: _Flight) -> None:
@@ -379,8 +390,8 @@ class Replay:
 
     def _not_sent(self) -> None:
         """What is left of the ledger gets its rows."""
-        for row in self._rows[self._schedule.sent : len(self._schedule)]:
-            self._log.not_sent(row)
+        for row in self._requests[self._schedule.sent : len(self._schedule)]:
+            self._log.add(unsent(row))
         self._schedule.close()
         self._stop_sending()
 
@@ -388,18 +399,6 @@ class Replay:
         more = not self._stopped and (self._schedule.remaining or self._retries)
         if not more and not self._in_flight:
             self._over.set()
-
-    def _interrupt(self) -> None:
-        """First: send no more, let what is in flight end. Second: cut it."""
-        if self.interrupted:
-            self._cut("cancelled", "interrupted")
-            return
-        self.interrupted = True
-        self._not_sent()
-        if self._in_flight:
-            self._show(f"interrupted: waiting for {len(self._in_flight)} in flight; once more cuts them off")
-        self._set_cut(self._schedule.sent)
-        self._check_over()
 
     def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback raised: end the run with the first such error instead of going on half blind."""
@@ -418,20 +417,20 @@ class Replay:
         """Fifty times a second: how late is the loop? Once a second: housekeeping and a health sample."""
         assert self._transport is not None
         now = time.monotonic_ns()
-        self._log.loop_lag(now - self._beat_due_ns)
-        self._log.write_counted()
+        self._health.loop_lag(now - self._beat_due_ns)
         self._beat_due_ns += _HEARTBEAT_NS * (1 + max(0, now - self._beat_due_ns) // _HEARTBEAT_NS)
         self._heart.set(self._beat_due_ns)
         if now >= self._second_due_ns:
             self._second_due_ns += NS_PER_S * (1 + (now - self._second_due_ns) // NS_PER_S)
-            self._log.loop_lag(self._transport.clock.take_max_read_lag())
+            self._health.loop_lag(self._transport.clock.take_max_read_lag())
             self._transport.housekeeping(now)
             if not self._transport.behind:
                 self._end_what_is_over(self._transport.readiness.seen_ns)
-            self._log.sample(now)
-        if now >= self._progress_due_ns:
-            self._progress_due_ns += _PROGRESS_NS
-            self._show(self._log.progress(now, len(self._rows)))
+            self._sample(now)
+
+    def _sample(self, now_ns: int) -> None:
+        asked = None if self._rules.closed else self._schedule.due_by(now_ns)
+        self._log.add_health(self._health.sample(now_ns, asked))
 
 
 def to_stderr(line: str) -> None:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import ssl
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiohttp
 import msgspec
 
 from ledgers.errors import TargetError
 from loadgen.dialects.dialect import MALFORMED, error_body_text
-from loadgen.target import Target
+from loadgen.question import Question, put, request_bytes
+from loadgen.target import Address, Target, find_address
+from loadgen.transport import Transport
 
 IDLE_WITHIN_S = 30.0
 MOST_SAID = 240  # characters of what a server or a library says
-_MOST_BYTES = 4 << 20  # of an answer: a list of all of a hosted API's models has less
 _ANSWER_S = 10.0
 _VERSION_S = 2.0
 _RETRY_S = 0.1
@@ -101,9 +102,9 @@ class Models(NamedTuple):
 class Questions:
     """Asks a server, over connections of its own."""
 
-    def __init__(self, preflight: Preflight, session: aiohttp.ClientSession) -> None:
+    def __init__(self, preflight: Preflight, transport: Transport) -> None:
         self._preflight = preflight
-        self._session = session
+        self._transport = transport
 
     async def models(self) -> Models:
         """TargetError if nothing can be reached. A server without that path, or that is failing, is fine."""
@@ -156,68 +157,57 @@ class Questions:
     ) -> Answer:
         """One question. NoAnswerError if who is there does not answer, TargetError if nobody is reached."""
         target, headers, _, timeout_s, *_ = self._preflight
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=timeout_s, sock_read=min(timeout_s, within_s)
+        extra = {} if request_id is None else {"X-Request-Id": request_id}
+        request = request_bytes(
+            method, target.path(endpoint), {"Host": target.host_header, **headers, **extra}, body
         )
-        url = f"{target.scheme}://{target.host_header}{target.path(endpoint)}"
-        headers = headers if request_id is None else {**headers, "X-Request-Id": request_id}
+        quiet_s = min(timeout_s, within_s)
         try:
-            async with (
-                asyncio.timeout(timeout_s + min(timeout_s, within_s)),  # a body may drip, or never end
-                self._session.request(
-                    method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
-                ) as response,
-            ):
-                server = response.headers.get("Server")
-                content = await response.content.read(_MOST_BYTES)
-                while len(content) < _MOST_BYTES and (more := await response.content.readany()):
-                    content += more
-                return Answer(response.status, None if server is None else _clean(server), content)
-        except (aiohttp.ClientError, OSError) as error:  # a timeout is one of the latter
-            raise self._told(error, f"{method} {endpoint}") from None
+            question = await put(self._transport, request, quiet_s=quiet_s, most_s=timeout_s + quiet_s)
+            if question.fault is not None:
+                raise self._told(question, question.fault)
+            return Answer(question.status, server_name(question.headers), question.body())
+        except TimeoutError:
+            raise NoAnswerError(f"{target.url}: no answer to {method} {endpoint} in time") from None
+        except zlib.error as error:
+            raise NoAnswerError(f"{target.url}: cannot be used: malformed compression: {error}") from None
 
     def reason(self, answer: Answer) -> str:
         text = self._preflight.short(error_body_text(answer.body))
         return f"HTTP {answer.status}{': ' if text else ''}{text}"
 
-    def _told(self, error: Exception, question: str) -> TargetError:
+    def _told(self, question: Question, fault: str) -> TargetError:
         """In one line what went wrong, and what can be done about it."""
-        url, timeout_s = self._preflight.target.url, self._preflight.timeout_s
-        if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            why = getattr(error.certificate_error, "verify_message", None) or str(error.certificate_error)
-            return TargetError(
-                f"{url}: certificate not accepted: {why} (--ca-file FILE says whom to trust, "
-                "--insecure skips the check)"
-            )
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            if self._preflight.target.scheme == "https":  # TCP was tried before, so it is the handshake
-                return TargetError(f"{url}: no TLS handshake within {timeout_s:g} s (is it http:// ?)")
-            return TargetError(f"{url}: no connection within --connect-timeout {timeout_s:g} s")
-        if isinstance(error, TimeoutError):
-            return NoAnswerError(f"{url}: no answer to {question} in time")
-        if isinstance(error, aiohttp.ClientConnectorSSLError):
-            return TargetError(f"{url}: no TLS on this port (is it http:// ?)")
-        cannot = TargetError if isinstance(error, aiohttp.ClientConnectorError) else NoAnswerError
-        return cannot(f"{url}: cannot be used: {self._cause(error)}")
-
-    def _cause(self, error: BaseException) -> str:
-        number = getattr(getattr(error, "os_error", error), "errno", None)
-        text = os.strerror(number) if number else _clean(str(error))
-        return self._preflight.short(text) or type(error).__name__
+        url, scheme = self._preflight.target.url, self._preflight.target.scheme
+        if question.reached:
+            return NoAnswerError(f"{url}: cannot be used: {self._preflight.short(fault)}")
+        if question.too_slow and scheme == "https":  # TCP was tried before, so it is the handshake
+            fault = f"no TLS handshake within {self._preflight.timeout_s:g} s (is it http:// ?)"
+        elif fault.startswith("TLS: ") and "ALERT" not in fault:  # an alert is a word of TLS
+            fault = "no TLS on this port (is it http:// ?)"
+        elif not question.too_slow and not fault.startswith("certificate not accepted"):
+            fault = f"cannot be used: {self._preflight.short(fault)}"
+        return TargetError(f"{url}: {fault}")
 
 
 @asynccontextmanager
-async def questions(preflight: Preflight) -> AsyncIterator[Questions]:
-    tls = preflight.target.tls(insecure=preflight.insecure, ca_file=preflight.ca_file)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True)) as session:
-        yield Questions(preflight, session)
+async def questions(
+    preflight: Preflight, address: Address, tls: ssl.SSLContext | None
+) -> AsyncIterator[Questions]:
+    transport = Transport(preflight.target, address, tls=tls, connect_timeout_s=preflight.timeout_s)
+    try:
+        yield Questions(preflight, transport)
+    finally:
+        transport.close()
 
 
 async def reset_mock(preflight: Preflight) -> None:
     """Wait until the mock server is idle, and have it start over. TargetError if it does not in 30 s."""
     path = "/mock/reset"
     until = time.monotonic() + IDLE_WITHIN_S
-    async with questions(preflight) as server:
+    address = await find_address(preflight.target, preflight.timeout_s)
+    tls = preflight.target.tls(insecure=preflight.insecure, ca_file=preflight.ca_file)
+    async with questions(preflight, address, tls) as server:
         while (answer := await server.ask("POST", path)).status >= 300:
             if answer.status != 409 or time.monotonic() > until:
                 why = server.reason(answer)
@@ -225,9 +215,10 @@ async def reset_mock(preflight: Preflight) -> None:
             await asyncio.sleep(_RETRY_S)
 
 
-def _clean(header: str) -> str:
-    """A header's bytes that are no UTF-8 come as lone surrogates, which no file can hold."""
-    return header.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def server_name(headers: Mapping[str, str]) -> str | None:
+    """What the server calls itself: most write UTF-8 where HTTP has Latin-1."""
+    name = headers.get("server")
+    return None if name is None else name.encode("latin-1").decode("utf-8", "replace")
 
 
 def _listed(content: Any) -> tuple[dict[str, Any], ...]:

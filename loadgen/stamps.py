@@ -22,6 +22,7 @@ StampSource = Literal["kernel", "read"]
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+_unpack = _TIMESPEC.unpack_from
 _OFFSET_TRIES = 16
 _STEP_NS = NS_PER_MS
 
@@ -48,7 +49,6 @@ class StampClock:
         self.source = stamp_source()
         self.offset_ns = self._offset()
         self.largest_step_ns = 0
-        self.stamped = 0
         self.unstamped = 0
         self._max_read_lag_ns = 0
 
@@ -67,13 +67,10 @@ class StampClock:
         if not ancillary or len(ancillary[0][2]) < _TIMESPEC.size:
             self.unstamped += 1
             return now_ns
-        self.stamped += 1
-        seconds, nanoseconds = _TIMESPEC.unpack_from(ancillary[0][2])
+        seconds, nanoseconds = _unpack(ancillary[0][2])
         ns: int = seconds * NS_PER_S + nanoseconds + self.offset_ns
-        if ns > now_ns:
-            return now_ns
-        if ns < floor_ns:
-            ns = floor_ns
+        if not floor_ns <= ns <= now_ns:
+            ns = now_ns if ns > now_ns else floor_ns
         if now_ns - ns > self._max_read_lag_ns:
             self._max_read_lag_ns = now_ns - ns
         return ns

@@ -43,6 +43,10 @@ class Exchange(Protocol):
     @property
     def answered(self) -> bool: ...
 
+    @property
+    def usual_end(self) -> bytes | None:
+        """How bytes end that need no attention soon; None while all do."""
+
     sent_ns: int | None
 
     def connected(self, waited_ns: int | None = None) -> None: ...
@@ -112,6 +116,7 @@ class Transport:
     def housekeeping(self, now_ns: int) -> None:
         """Once a second: follow the wall clock; close connections whose body end does not come."""
         self.clock.sample()
+        self._hurry()
         late = [c for c, since in self._draining.items() if now_ns - since > _DRAIN_GRACE_NS]
         for connection in late:
             connection.close()
@@ -124,6 +129,7 @@ class Transport:
     def catch_up(self) -> None:
         """Read and parse whatever has come, without a pause."""
         self.readiness.look()
+        self._hurry()
         while self._dirty:
             self._dirty.popleft().parse()
 
@@ -143,7 +149,7 @@ class Transport:
             self._rest(connection)
 
     def has_read(self, connection: Connection) -> None:
-        """Bytes or the end have come: parse them after everything readable has been read."""
+        """Bytes or the end have come that want to be parsed, after everything readable has been read."""
         self._dirty.append(connection)
 
     def gone(self, connection: Connection, why: str | None, *, too_slow: bool = False) -> None:
@@ -234,6 +240,10 @@ class Transport:
         # So that the time since the last look says how long we were away.
         self.readiness.round()
         self._look_timer = self.loop.call_later(_LOOK_EVERY_S, self._look_again)
+
+    def _hurry(self) -> None:
+        for connection in self._busy.values():
+            connection.hurry()
 
     def _drain(self) -> None:
         """Parse for a slice of time, then let the loop read and send before going on."""

@@ -146,6 +146,7 @@ def simulate(**options: Any) -> Finished:
         request_rate=None if rate is None or rate == "inf" else float(rate),
         speed=float(options["speed"]),
         arrival=options["arrival"],
+        stages=options["stages"].words if options["stages"] else None,
         seed=options["seed"],
     )
     info = RunInfo(

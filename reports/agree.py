@@ -33,6 +33,7 @@ from mock_server.simulate import served_inputs
 from mock_server.simulation import write_simulation
 from reports.agreement import Agreement, Verdict, compare
 from reports.processes import load_generator, mock_server
+from reports.show import read_summary
 from reports.sides import Inputs, Side, on_clock
 
 WARM_UPS = 3
@@ -187,8 +188,3 @@ def _client_lag_ns(client: dict[str, Any]) -> int:
     """The longest that the load generator was late, in sending or in its event loop."""
     lags = [lag["max"] for lag in (client.get("send_lag_ms"), client.get("loop_lag_max_ms")) if lag]
     return round(max(lags, default=0.0) * NS_PER_MS)
-
-
-def read_summary(run: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = msgspec.json.decode((run / "summary.json").read_bytes())
-    return summary

@@ -1,16 +1,20 @@
-"""The commands of the top floor: `agree` and `report`, and how the front door shows a finished run."""
+"""The commands of the top floor: `tokentick agree` and `tokentick calibrate`."""
 
 from __future__ import annotations
 
 import signal
+import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ledgers.errors import InputError
+from ledgers.calibration import PATTERNS
+from ledgers.calibration_file import save
+from ledgers.formats.fields import shown
 from ledgers.options import (
     ledger_from,
     ledger_options,
@@ -22,18 +26,24 @@ from ledgers.options import (
 )
 from ledgers.printable import printable
 from ledgers.rows import encode
-from ledgers.rundir import Finished, Run, default_path, make_empty, write_json
-from ledgers.summary import save_summary, summarize
+from ledgers.rundir import Run, default_path, make_empty, write_json
 from ledgers.units import NS_PER_S, to_ns
 from mock_server.policies import POLICIES
-from reports.agree import Replay, overall, read_summary
+from reports.agree import Replay, overall
 from reports.agree import agree as run_agreement
 from reports.agreement import Verdict
 from reports.agreement_text import PolicyResult, agreement_text, overall_text, parts_table, side_by_side
-from reports.text import request_labels, request_table, run_text, tick_lines
+from reports.calibrate import calibrate as run_calibration
+from reports.calibration_text import answer as calibration_answer
+from reports.calibration_text import calibration_text
+from reports.show import ROWS_SHOWN, read_summary, say
+from reports.text import request_table
 
-ROWS_SHOWN = 40
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
+LADDER, QUICK_LADDER = (1, 10, 30, 100, 300, 1_000, 2_000), (1, 30, 300)
+RUNG_S, QUICK_RUNG_S = Fraction(2), Fraction(1, 2)
+MOST_STREAMS = 100_000
+INCONCLUSIVE, INTERRUPTED = 4, 130
 
 
 @click.command(
@@ -87,7 +97,7 @@ def agree(**options: Any) -> int:
     if options["as_json"]:
         click.echo(encode(answer))
     elif options["quiet"]:
-        _say(f"{verdict}  {out}")
+        say(f"{verdict}  {out}")
     else:
         _show(results, out, verdict)
     return EXIT_CODES[verdict]
@@ -104,17 +114,13 @@ def _teller(*, silent: bool) -> Callable[[str], None]:
     return lambda line: None if silent else click.echo(printable(line), err=True)
 
 
-def _say(text: str) -> None:
-    click.echo(printable(text))
-
-
 def _show(results: list[PolicyResult], out: Path, verdict: Verdict) -> None:
     for result in results:
         _show_requests(out / result.policy, result)
-    _say(f"\n{side_by_side(results)}\n\n{parts_table(results)}")
+    say(f"\n{side_by_side(results)}\n\n{parts_table(results)}")
     for result in results:
-        _say("\n" + agreement_text(result.policy, result.agreement))
-    _say("\n" + overall_text(verdict, out))
+        say("\n" + agreement_text(result.policy, result.agreement))
+    say("\n" + overall_text(verdict, out))
 
 
 def _show_requests(directory: Path, result: PolicyResult) -> None:
@@ -128,73 +134,74 @@ def _show_requests(directory: Path, result: PolicyResult) -> None:
         other = served.get(row.request_id)
         if other and other.prefill_start_ns is not None and other.received_ns is not None:
             row.prefill_start_ns = (row.arrival_ns or 0) + other.prefill_start_ns - other.received_ns
-    _say(f"\n{result.policy}: as measured (ms; arrival in s; queue delay as the server tells)")
+    say(f"\n{result.policy}: as measured (ms; arrival in s; queue delay as the server tells)")
     window_ns = round(result.measured["window_s"] * NS_PER_S)
-    _say(request_table(rows, measured.info.config.slo, window_ns))
+    say(request_table(rows, measured.info.config.slo, window_ns))
+
+
+def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
+    """`1,10,100` in ascending order."""
+    if value is None:
+        return None
+    words = [word.strip() for word in value.split(",")]
+    if not all(word.isascii() and word.isdigit() and 0 < len(word) < 10 for word in words):
+        raise click.BadParameter(f"{shown(value)} is not a list of numbers, as in 1,10,100", ctx, param)
+    found = sorted({int(word) for word in words})
+    if not 1 <= found[0] <= found[-1] <= MOST_STREAMS:
+        raise click.BadParameter(f"{shown(value)}: each from 1 to {MOST_STREAMS:,}", ctx, param)
+    return found
 
 
 @click.command(
-    short_help="Look at runs again.", epilog="Example: tokentick report runs/demo/continuous/served --ticks"
+    short_help="How exact is it on this machine?", epilog="Example: tokentick calibrate --streams 10,100,1000"
 )
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--ticks", is_flag=True, help="Print the state after each tick, with its events if recorded.")
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: the summaries.",
+    "--streams",
+    callback=_streams,
+    metavar="N,N,...",
+    help=f"Streams at a time, one load after another.  [default: {','.join(map(str, LADDER))}]",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> None:
-    """Rebuild the summary of run directories, whole or cut short, and print it."""
-    if ticks and (as_json or form == "json"):
-        raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
-    if ticks:
-        for path in runs:
-            _print_ticks(Run(path))
-    elif as_json or form == "json":
-        summaries = {str(path): refreshed_summary(Run(path)) for path in runs}
-        click.echo(encode(summaries if len(runs) > 1 else summaries[str(runs[0])]))
+@click.option(
+    "--seconds",
+    callback=number(most=3600),
+    metavar="SECONDS",
+    help=f"How long tokens come at each load.  [default: {float(RUNG_S):g}]",
+)
+@click.option(
+    "--quick",
+    is_flag=True,
+    help=f"The same as --streams {','.join(map(str, QUICK_LADDER))} --seconds {float(QUICK_RUNG_S):g}.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Keep the run directories of all loads here.")
+@click.option("--json", "as_json", is_flag=True, help="Print the calibration as one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print the answer only.")
+def calibrate(**options: Any) -> int:
+    """Find out how far off the load generator's stamps are on this machine, and up to which load.
+
+    Starts the mock server as the truth, drives it at more and more streams of 50 tokens per second, staggered
+    and in lock step, and compares the client's stamp of each token with the server's write. Takes about a
+    minute. The result is kept for `tokentick run`, which then says how exact its own figures are.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
+    quick, tell = options["quick"], _teller(silent=options["quiet"] or options["as_json"])
+    ladder = options["streams"] or (QUICK_LADDER if quick else LADDER)
+    seconds = float(options["seconds"] or (QUICK_RUNG_S if quick else RUNG_S))
+    with ExitStack() as work:
+        out = options["out"] or Path(work.enter_context(tempfile.TemporaryDirectory(prefix="tokentick-")))
+        make_empty(out)
+        try:
+            calibration = run_calibration(ladder, seconds, out, tell)
+        except KeyboardInterrupt:
+            tell("interrupted: nothing is saved")
+            return INTERRUPTED
+        if options["out"]:
+            write_json(out / "calibration.json", calibration)
+    if options["as_json"]:
+        click.echo(encode(calibration))
     else:
-        opened = [Run(path) for path in runs]
-        for text in [_run_text(run, refreshed_summary(run)) for run in opened]:
-            _say(text)
-
-
-def _print_ticks(run: Run) -> None:
-    if not (run.path / "ticks.jsonl").exists():
-        raise InputError(f"{run.path}: has no ticks.jsonl: a measured run has no ticks, others may keep none")
-    labels = request_labels(run.rows())
-    for line in tick_lines(run.ticks(), labels):
-        _say(line)
-
-
-def refreshed_summary(run: Run) -> dict[str, Any]:
-    """The summary, built anew; `summary.json` is put right where that is missing or not the same."""
-    summary = summarize(run)
-    with suppress(InputError):  # a directory that is read only can be looked at
-        save_summary(run.path, summary)
-    return summary
-
-
-def show(finished: Finished) -> int:
-    """What the front door prints of a run that a command has made; the exit code."""
-    summary = read_summary(finished.path)
-    if finished.as_json:
-        click.echo(encode(summary))
-    elif not finished.quiet:
-        _say(_run_text(Run(finished.path), summary))
-        _say(f"\nfiles: {finished.path}")
-    return finished.exit_code
-
-
-def _run_text(run: Run, summary: dict[str, Any]) -> str:
-    rows = None
-    if summary["scheduled"] <= ROWS_SHOWN:
-        rows = list(run.rows())
-        labels = request_labels(rows)
-        for row in rows:
-            row.id = labels.get(row.id, row.id)
-    return run_text(run.info, summary, rows, run.notes)
+        say(calibration_answer(calibration) if options["quiet"] else calibration_text(calibration))
+    if not all(map(calibration.usable, PATTERNS)):
+        tell("not saved: at no load did this machine tell anything about the client")
+        return INCONCLUSIVE
+    tell(f"saved: {save(calibration)}")
+    return 0

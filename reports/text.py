@@ -35,6 +35,7 @@ DASH = "-"
 LONG_DRAIN = 0.1  # of the window
 LEAST_BEFORE_DRAIN = 10  # requests that must have completed by then for a rate of them
 SLOW_UPLOAD_MS = 5
+LEAST_ERROR_MS = 0.01  # what two digits can say
 LEAST_SHOWN = 8  # characters of an id
 CENSORED = "† not all completed in the window: the figure is over those that did"
 RESTS = "* rests on the largest sample"
@@ -302,6 +303,26 @@ def client_health(client: dict[str, Any], *, held: bool = False) -> str:
     return _joined([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
 
 
+def instrument(client: dict[str, Any]) -> str:
+    """How exact the load generator is at the load of this run, as far as that is known."""
+    found = client["instrument"]
+    if found is None:
+        return "instrument: not calibrated on this machine (tokentick calibrate)"
+    up_to = load(found["calibrated_streams"], found["calibrated_tokens_per_s"])
+    calibrated = f"calibrated {found['calibrated_at'][:10]} up to {up_to}"
+    if found["within"] is None:
+        return f"instrument: {calibrated}; how much load this was is not known"
+    if not found["within"]:
+        asked = load(found["load_streams"], found["load_tokens_per_s"])
+        return f"warning: instrument: {asked} are more than it was calibrated for ({calibrated})"
+    ttft, every = (ms(max(found[f"{of}error_p99_ms"], LEAST_ERROR_MS)) for of in ("", "token_"))
+    return f"instrument: TTFT right to {ttft} ms, every token to {every} (p99) at this load ({calibrated})"
+
+
+def load(streams: int, tokens_per_s: float) -> str:
+    return f"{streams:,} {'stream' if streams == 1 else 'streams'}, {tokens_per_s:,.0f} tokens/s"
+
+
 def _longest_ms(worst: dict[str, float] | None, above: float = 0) -> float | None:
     """The largest, if it is above what is worth a word."""
     return worst["max"] if worst and worst["max"] > above else None
@@ -350,7 +371,8 @@ def run_text(
     client = summary["client"]
     if client:
         blocks.append(deliveries(summary))
-        blocks.append(client_health(client, held=summary["held_ms"] is not None))
+        health = client_health(client, held=summary["held_ms"] is not None)
+        blocks.append(f"{health}\n{_paragraph(instrument(client))}".lstrip())
     if client and client["client_limited"]:
         blocks.insert(1, _paragraph("CLIENT-LIMITED: " + "; ".join(client["reasons"])))
     blocks.append("\n".join(_paragraph(f"warning: {warning}") for warning in summary["warnings"]))
@@ -436,14 +458,17 @@ def request_labels(rows: Iterable[RequestRow]) -> dict[str, str]:
 
     Of ids with a common beginning, up to a dash, only the rest. Empty if not every request has one.
     """
-    known = {row.id: row.request_id for row in rows if row.received_ns is not None and row.arrival_ns is None}
-    names = [name for name in known.values() if name]
-    if not names or len(set(names)) < len(known):
+    served = (row for row in rows if row.received_ns is not None and row.arrival_ns is None)
+    known = {row.id: row.request_id or "" for row in served}
+    names = known.values()
+    if not all(names) or len(set(names)) < len(known):
         return {}
-    first, last = min(names), max(names)
+    first, last = min(names, default=""), max(names, default="")
     common = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
     start = common.rfind("-") + 1
-    return {id: name[start:] for id, name in known.items() if name}
+    for id, name in known.items():  # in place: there can be as many as the run has requests
+        known[id] = name[start:]
+    return known
 
 
 def tick_lines(ticks: Iterable[TickRow], labels: Mapping[str, str]) -> Iterator[str]:

@@ -62,6 +62,12 @@ def test_a_package_imports_only_what_it_stands_on(package: str) -> None:
         assert imports(path) & OURS <= MAY_IMPORT[package], path
 
 
+def test_the_load_generator_speaks_over_its_own_sockets() -> None:
+    """Importing an HTTP client would nearly double what a start costs."""
+    for path in (ROOT / "loadgen").rglob("*.py"):
+        assert "aiohttp" not in imports(path), path
+
+
 @pytest.mark.parametrize("path", PURE, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_core_knows_no_clock_no_socket_and_no_loop(path: Path) -> None:
     """Time and randomness come in as arguments."""

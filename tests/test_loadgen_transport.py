@@ -338,7 +338,7 @@ async def test_https_with_stamps_and_reuse(certificate: Path) -> None:
         assert [(row.outcome, row.text) for row in rows] == [("completed", "ab")] * 4
         assert [len(request.body) for request in server.posts] == [10, 200_000, 10, 10]
         assert transport.connections_opened == 1
-        assert transport.clock.stamped > 0
+        assert transport.clock.unstamped <= 1  # the kernel begins to stamp a moment after it was asked
 
 
 async def test_https_refuses_a_certificate_that_nobody_vouches_for(certificate: Path) -> None:

@@ -508,4 +508,4 @@ def test_a_request_that_was_tried_again_is_in_flight_once_at_a_time() -> None:
     seen.add(row(arrival_ns=0, due_ns=30 * MS, retry_of="R1", last_token_ns=50 * MS))
     assert seen.in_flight(seen.statuses(S)).peak() == 1
     assert seen.in_flight(seen.statuses(S)).mean(0, 50 * MS) == (10 + 20) / 50
-    assert seen.stays([1]) == [20 * MS]
+    assert list(seen.stays(seen.statuses(S))) == [20 * MS]

@@ -12,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ledgers.histograms import read_log
 from ledgers.rundir import Run
 from tests.conftest import tokentick
@@ -113,7 +115,10 @@ async def test_no_file_of_a_run_holds_a_negative_duration(tmp_path: Path) -> Non
     assert early.first_token_ns is not None
     assert early.sent_ns is None or early.first_token_ns < early.sent_ns
     summary = json.loads((out / "summary.json").read_text())
-    found = [*durations(summary), *(pair for sample in run.health() for pair in durations(sample))]
+    found = [
+        *durations(summary),
+        *(pair for sample in run.health() for pair in durations(msgspec.to_builtins(sample))),
+    ]
     assert len(found) > 50
     assert [pair for pair in found if pair[1] < 0] == []
     assert all((histogram.min_ns or 0) >= 0 for histogram in read_log(out / "histograms.hlog").values())

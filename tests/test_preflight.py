@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import ssl
 import subprocess
+import sys
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +23,13 @@ from loadgen.dialects import DIALECTS
 from loadgen.negotiation import Refusal, named_fields, negotiate
 from loadgen.preflight import Found, preflight, proxy_notes, unasked
 from loadgen.prompts import RequestEncoder
+from loadgen.question import MOST_BYTES, Question
 from loadgen.secrecy import Scrubber
 from loadgen.server_facts import Preflight
 from loadgen.target import find_address, parse_target
 from loadgen.transport import Transport
 from loadgen.wording import TOKEN_IDS, Wording
-from tests.conftest import json_lines, refused, tokentick
+from tests.conftest import COMMAND, json_lines, refused, tokentick
 from tests.scripted_server import (
     SSE_HEAD,
     Answer,
@@ -396,6 +400,18 @@ async def test_https_to_a_port_without_tls(says: bytes) -> None:
             await look_at(port, scheme="https", connect_timeout_s=0.5)
 
 
+async def test_a_server_that_refuses_our_tls_has_tls() -> None:
+    """An alert, here that the handshake failed, is not taken for a port without TLS."""
+
+    async def refusing_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x15\x03\x03\x00\x02\x02\x28")
+        await reader.read()
+
+    async with raw_server(refusing_tls) as port:
+        with pytest.raises(TargetError, match=r"cannot be used: TLS: .*HANDSHAKE_FAILURE"):
+            await look_at(port, scheme="https")
+
+
 async def test_an_ipv6_literal() -> None:
     """In brackets, as URLs have it."""
     script = ScriptedServer(plain_probe)
@@ -528,6 +544,87 @@ async def test_the_version_is_found_where_the_server_says_it(
         "version_from": page,
         "model": "m",
     }
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_a_packed_list_of_models_is_unpacked(coding: str) -> None:
+    """Nobody asked for it; some gateways pack all the same."""
+    body = b'{"data":[{"id":"packed"}]}'
+    packed = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    models = plain(200, packed).replace(b"X\r\n", f"X\r\nContent-Encoding: {coding}\r\n".encode(), 1)
+    found, _ = await found_at(plain_probe, models=models)
+    assert (found.model, found.notes) == ("packed", ())
+
+
+@pytest.mark.parametrize(
+    ("models", "note"),
+    [
+        (plain(200).replace(b"X\r\n", b"X\r\nContent-Encoding: gzip\r\n", 1), "malformed compression"),
+        (plain(302).replace(b"X\r\n", b"X\r\nLocation: /version\r\n", 1), "GET /v1/models answers HTTP 302"),
+        (b"SSH-2.0-thing\r\n", "the answer is not HTTP"),
+    ],
+    ids=["gzip", "redirect", "ssh"],
+)  # fmt: skip
+async def test_a_list_of_models_that_cannot_be_read_is_noted(models: bytes, note: str) -> None:
+    """The run goes on, for what counts is whether requests are answered; redirects are not followed."""
+    found, _ = await found_at(plain_probe, models=models, model="m")
+    assert len(found.notes) == 1
+    assert note in found.notes[0]
+
+
+@pytest.mark.parametrize(("sent", "name"), [("Zoë/1".encode(), "Zoë/1"), (b"Zo\xeb/1", "Zo\ufffd/1")])
+async def test_a_server_is_named_in_utf_8(sent: bytes, name: str) -> None:
+    """Bytes that are no UTF-8 are replaced, so that every file can hold the name."""
+    models = plain(200, b'{"data":[{"id":"m"}]}').replace(b"X\r\n", b"X\r\nServer: %s\r\n" % sent, 1)
+    found, _ = await found_at(plain_probe, models=models)
+    assert found.facts["server"] == name
+
+
+async def test_questions_carry_the_key_and_survive_connections_that_end() -> None:
+    """A server that answers one question per connection, without a word that it closes."""
+    heads: list[bytes] = []
+
+    async def one_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(head := await reader.readuntil(b"\r\n\r\n"))
+        if head.startswith(b"GET /v1/models "):
+            writer.write(plain(200, b'{"data":[{"id":"m"}]}'))
+        elif head.startswith(b"GET /api/version "):
+            writer.write(plain(200, b'{"version":"0.12"}'))
+        elif b" /v1/chat" in head:
+            writer.write(answered(200, 1))
+        else:
+            writer.write(plain(404))
+        writer.close()
+
+    async with raw_server(one_each) as port:
+        found = await look_at(port)
+    assert (found.model, found.facts["version"]) == ("m", "0.12")
+    assert {head.split(b" ")[1] for head in heads} >= {
+        b"/v1/models",
+        b"/tokenize",
+        b"/version",
+        b"/api/version",
+    }
+    for head in heads:
+        assert f"\r\nauthorization: bearer {KEY}\r\n" in head.decode().lower()
+        assert f"\r\nhost: 127.0.0.1:{port}\r\n" in head.decode().lower()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_of_an_answer_without_end_a_bounded_part_is_kept(packed: bool) -> None:
+    """Whether it is long on the wire, or only once it is unpacked."""
+    whole = bytes(16 << 20)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" if packed else b"HTTP/1.1 200 OK\r\n\r\n"
+    question = Question(lambda: None)
+    question.feed(head, 0)
+    for start in range(0, len(content := gzip.compress(whole) if packed else whole), 1 << 16):
+        if not question.finished:
+            question.feed(content[start : start + (1 << 16)], 0)
+    if packed:
+        question.lost(0, None)
+    assert question.finished
+    assert not question.reusable
+    assert MOST_BYTES <= len(question.body()) <= MOST_BYTES + (1 << 20)
 
 
 # How a server counts
@@ -677,12 +774,14 @@ async def test_the_key_is_in_nothing_that_was_found() -> None:
 # The command
 
 
-async def run_against(server: ScriptedServer, cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+async def run_against(
+    server: ScriptedServer, cwd: Path, *flags: str, command: Sequence[str] = COMMAND
+) -> subprocess.CompletedProcess[str]:
     """`tokentick run` with three requests of 40 tokens."""
     plan = cwd / "plan.csv"
     plan.write_text("arrival_s,prompt_tokens,output_tokens\n" + "0,40,16\n" * 3)
     words = ["run", str(plan), "--base-url", f"http://127.0.0.1:{server.port}", "--out", "run", *flags]
-    return await asyncio.to_thread(tokentick, *words, cwd=cwd)
+    return await asyncio.to_thread(tokentick, *words, cwd=cwd, command=command)
 
 
 async def test_a_run_sends_what_was_found_and_says_so(tmp_path: Path) -> None:
@@ -723,6 +822,20 @@ async def test_without_a_preflight_nothing_is_asked(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert server.probes == []
     assert [count_tokens(str(request.prompt)) for request in server.posts] == [40] * 3
+
+
+async def test_a_run_loads_what_it_needs(tmp_path: Path) -> None:
+    """No HTTP library and nothing of the mock server: they would nearly double what a start costs."""
+    script = (
+        "import atexit, sys, tokentick\n"
+        "unneeded = {'aiohttp', 'mock_server', 'urllib.request'}\n"
+        "atexit.register(lambda: print('loaded:', sorted(unneeded & set(sys.modules)), file=sys.stderr))\n"
+        "tokentick.main()"
+    )
+    async with scripted_server(plain_probe) as server:
+        result = await run_against(server, tmp_path, command=[sys.executable, "-c", script])
+    assert "3 scheduled = 3 completed" in result.stdout
+    assert result.stderr.splitlines()[-1] == "loaded: []"
 
 
 # Proxies

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgers.errors import InputError
+from ledgers.health import HealthSample
 from ledgers.histograms import IntervalLog
 from ledgers.rows import OUTCOMES, RequestRow, TickRow, Ticks
 from ledgers.rundir import Kind, LedgerInfo, Run, RunConfig, RunInfo, RunWriter
@@ -234,7 +235,7 @@ def summary_with_loop_lag(path: Path, rows: list[RequestRow], *lags_ms: int) -> 
     for row in rows:
         writer.add(row)
     for lag_ms in lags_ms:
-        writer.add_health({"t_ns": 1, "loop_lag_max_ns": lag_ms * MS})
+        writer.add_health(HealthSample(t_ns=1, loop_lag_max_ns=lag_ms * MS))
     writer.close(complete=True)
     return summarize(Run(path / "run"))
 
@@ -416,13 +417,13 @@ def test_client_health_comes_from_its_samples(tmp_path: Path) -> None:
     writer.add(measured("A", 0, 100))
     for cpu, clumped in ((0.95, 1), (0.97, 3)):
         writer.add_health(
-            {
-                "t_ns": 1,
-                "loop_lag_max_ns": 2 * MS,
-                "cpu_share": cpu,
-                "reads": 10,
-                "reads_with_several_events": clumped,
-            }
+            HealthSample(
+                t_ns=1,
+                loop_lag_max_ns=2 * MS,
+                cpu_share=cpu,
+                reads=10,
+                reads_with_several_events=clumped,
+            )
         )
     writer.close(complete=True)
     client = summarize(Run(tmp_path / "run"))["client"]
@@ -895,10 +896,10 @@ def test_nothing_is_appended_after_a_failed_append(tmp_path: Path, monkeypatch: 
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"requests\.jsonl: No space left"):
         writer.add(measured("C", 0, 100))
-    writer.add_health({"t_ns": 1})
+    writer.add_health(HealthSample(t_ns=1))
     writer.close(complete=False)
     run = Run(tmp_path / "run")
-    assert ([row.id for row in run.rows()], list(run.health())) == (["A"], [{"t_ns": 1}])
+    assert ([row.id for row in run.rows()], list(run.health())) == (["A"], [HealthSample(t_ns=1)])
 
 
 def test_a_killed_run_has_a_summary(tmp_path: Path) -> None:

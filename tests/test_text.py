@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ledgers.health import HealthSample
 from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter
 from ledgers.settings import Slo
@@ -100,7 +101,7 @@ def text_of(
     for row in rows:
         writer.add(row)
     for lag_ms in loop_lags_ms:
-        writer.add_health({"t_ns": 1, "loop_lag_max_ns": lag_ms * MS})
+        writer.add_health(HealthSample(t_ns=1, loop_lag_max_ns=lag_ms * MS))
     writer.close(complete=True)
     lines = run_text(info, summarize(Run(path / "run")), rows).splitlines()
     assert max(map(len, lines)) <= 80

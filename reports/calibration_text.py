@@ -1,0 +1,71 @@
+"""A calibration in words: a line for each rung, and up to where the stamps are right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledgers.calibration import LIMIT_MS, PATTERNS, Calibration, Pattern, Rung
+from ledgers.distributions import Distribution
+from reports.text import DASH, load, ms, table, wrapped
+
+COLUMNS = ("pattern", "streams", "tok/s", "p50", "p99", "max", "every", "bound", "lag", "CPU", "verdict")
+LEGEND = (
+    "Client stamp - server write in ms: p50, p99, max of first tokens, p99 of every token. bound: tokens "
+    "dated by an upper bound. lag: p99 of the send lag in ms. CPU: of a core."
+)
+NAMES: dict[Pattern, str] = {"staggered": "staggered", "lock step": "in lock step"}
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """The table, why rungs were not ok, and the answer."""
+    rungs = calibration.rungs
+    why = [line for rung in rungs for line in _why(rung)]
+    parts = [table(COLUMNS, map(_cells, rungs)), "\n".join(wrapped(LEGEND)), "\n".join(why)]
+    return "\n\n".join(part for part in (*parts, answer(calibration)) if part)
+
+
+def answer(calibration: Calibration) -> str:
+    """Up to which load the stamps are right."""
+    found = "; ".join(f"{NAMES[pattern]} {_up_to(calibration.usable(pattern))}" for pattern in PATTERNS)
+    return "\n".join(wrapped(f"p99 error under {LIMIT_MS:g} ms: {found}"))
+
+
+def _up_to(rungs: Sequence[Rung]) -> str:
+    """The highest that was ok, and those below it that were not: a hiccup of the machine hits any load."""
+    top = max((i for i, rung in enumerate(rungs) if rung.verdict == "ok"), default=None)
+    if top is None:
+        return "at no load that was tried"
+    others = ", ".join(f"{rung.streams:,}" for rung in rungs[:top] if rung.verdict != "ok")
+    but = f" (but not at {others})" if others else ""
+    return f"up to {load(rungs[top].streams, rungs[top].tokens_per_s)}{but}"
+
+
+def _cells(rung: Rung) -> list[str]:
+    lag = rung.send_lag_p99_ms
+    return [
+        rung.pattern,
+        f"{rung.streams}",
+        f"{rung.tokens_per_s:.0f}",
+        *(_error(rung.first_ms, name) for name in ("p50", "p99", "max")),
+        _error(rung.token_ms, "p99"),
+        _share(rung.upper_bound_share, 1),
+        DASH if lag is None else f"{lag:.1f}",
+        _share(rung.cpu_share, 0),
+        rung.verdict,
+    ]
+
+
+def _error(found: Distribution | None, name: str) -> str:
+    return ms(getattr(found, name) if found else None)
+
+
+def _share(value: float | None, digits: int) -> str:
+    return DASH if value is None else f"{value:.{digits}%}"
+
+
+def _why(rung: Rung) -> list[str]:
+    if not rung.reasons:
+        return []
+    who = "; the mock cannot go higher" if rung.verdict == "server-limited" else ""
+    text = f"{rung.pattern}, {rung.streams:,} streams: {'; '.join(rung.reasons)}{who}"
+    return wrapped(text, then="  ")
