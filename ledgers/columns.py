@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import eq
 from typing import Any
 
 _WIDER = {"b": "h", "h": "i", "i": "q"}
@@ -78,6 +79,12 @@ class Column(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         missing = self.missing
         return (None if value == missing else value for value in self.cells)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another sequence, a list perhaps, has the same values."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
 
     @property
     def empty(self) -> bool:

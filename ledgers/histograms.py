@@ -32,10 +32,14 @@ _LINE = re.compile(r"Tag=([^,]+),([\d.]+),([\d.]+),([\d.]+),([A-Za-z0-9+/=]+)")
 _EXACT = re.compile(r"#\[Exact (\S+) n=(\d+) sum_ns=(-?\d+) min_ns=(-?\d+) max_ns=(-?\d+) clamped=(\d+)\]")
 
 
-def _bucket(value: int) -> int:
-    """Where HdrHistogram's own layout counts a value in range; its record_value gets there more slowly."""
-    shift = max(0, value.bit_length() - _HALF_BITS - 1)
-    return (shift << _HALF_BITS) + (value >> shift)
+def _buckets(values: Iterable[int]) -> Iterable[int]:
+    """Where HdrHistogram's own layout counts values in range; its record_value gets there more slowly."""
+    return [
+        (shift << _HALF_BITS) + (value >> shift)
+        if (shift := value.bit_length() - _HALF_BITS - 1) > 0
+        else value
+        for value in values
+    ]
 
 
 class Histogram:
@@ -133,7 +137,7 @@ class Histogram:
         self._count(len(values), sum(values), smallest, largest, clamped)
         if clamped:
             values = array("q", (min(max(value, 0), HIGHEST_NS) for value in values))
-        for index, count in Counter(map(_bucket, values)).items():
+        for index, count in Counter(_buckets(values)).items():
             self._buckets.counts[index] += count
         self._track(min(values), max(values), len(values))
         self._pending = array("q")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from operator import eq
 from typing import Any, overload
 
 import msgspec
@@ -48,7 +49,7 @@ class PlannedRows(Sequence[RequestRow]):
         """Whether the rows of another sequence, a list perhaps, are the same."""
         if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(map(RequestRow.__eq__, self, other))
+        return len(self) == len(other) and all(map(eq, self, other))
 
     def _row(self, number: int, fields: dict[str, Any]) -> RequestRow:
         if fields.get("id") is None:

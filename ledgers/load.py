@@ -1,7 +1,7 @@
 """From what a user names (toy, a file, or just lengths) to a planned ledger.
 
-A file streams through its format, and no more rows are held than are asked for. What loading changes is said
-in the ledger's notes.
+A file streams through its format into columns, with no more than twice the rows that are asked for. What
+loading changes is said in the ledger's notes.
 """
 
 from __future__ import annotations
@@ -102,10 +102,11 @@ def make_ledger(
     pacing = Pacing(rate, arrival=process, burstiness=burstiness, seed=seed, stages=stages)
     timing = draw_timing(process, num_prompts, pacing)
     random = Random(f"{seed}:lengths")
+    ranges = [_length_range(length, range_ratio) for length in (input_len, output_len)]
     numbers = range(1, len(timing.arrivals) + 1)
     lengths = Table(LENGTHS)
     for _ in numbers:
-        lengths.append([_draw_length(random, length, range_ratio) for length in (input_len, output_len)])
+        lengths.append([random.randint(least, most) for least, most in ranges])
     columns = {field: lengths[field] for field in LENGTHS}
     ledger = _plan("random", numbers, num_prompts or len(numbers), columns, timing, [])
     ledger.made = True
@@ -125,9 +126,8 @@ def cut_to_duration(ledger: Ledger, seconds: Fraction) -> Ledger:
     return Ledger(name=ledger.name, rows=rows, notes=[*ledger.notes, note], made=ledger.made)
 
 
-def _draw_length(random: Random, length: int, ratio: Fraction) -> int:
-    low, high = math.floor(length * (1 - ratio)), math.ceil(length * (1 + ratio))
-    return random.randint(max(1, low), high)
+def _length_range(length: int, ratio: Fraction) -> tuple[int, int]:
+    return max(1, math.floor(length * (1 - ratio))), math.ceil(length * (1 + ratio))
 
 
 @contextmanager
@@ -286,7 +286,7 @@ def _check_times(name: str, taken: Taken, pacing: Pacing) -> None:
         )
 
 
-def _span_text(arrivals: list[int]) -> str:
+def _span_text(arrivals: Sequence[int]) -> str:
     """What really comes out: a draw has a rate of its own, and times without a span cannot be stretched."""
     span_s = arrivals[-1] / NS_PER_S
     if not span_s:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from ledgers.rows import CLIENT_LIMIT
 from ledgers.units import NS_PER_MS
-from loadgen.stamps import ANCILLARY_BYTES, ask_for_stamps
+from loadgen.readiness import READ_BYTES, Received, receive
+from loadgen.stamps import ask_for_stamps
 
 if TYPE_CHECKING:
     from loadgen.transport import Exchange, Transport
 
-_READ_BYTES = 16_384
 _LATE_NS = 20 * NS_PER_MS
 _MOST_WAITING = 8  # pieces parsed at once cost half of what they cost one by one
 _READS_IN_A_ROW = 16  # one flood must not keep the other sockets waiting
@@ -120,7 +120,7 @@ class Connection:
         if code:
             self._fail(describe(OSError(code, os.strerror(code))))
             return
-        self._transport.readiness.watch(self._sock.fileno(), self._readable)
+        self._transport.readiness.watch(self._sock, self._take)
         context = self._transport.tls
         if context is None:
             self._connected()
@@ -234,28 +234,24 @@ class Connection:
 
     # Reading
 
-    def _readable(self) -> None:
-        """Take and date what is there. Nothing is looked at here: that would delay the next socket."""
-        assert self._sock is not None
-        for _ in range(_READS_IN_A_ROW):
-            try:
-                data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                self._end(describe(error))
-                return
-            now = time.monotonic_ns()
-            if not data:
-                self._end(self._send_error)
-                return
-            self._floor_ns = ns = self._clock.stamp(ancillary, self._floor_ns, now)
-            self._pieces.append((data, ns))
-            usual = self._usual_end
-            if usual is None or not data.endswith(usual) or len(self._pieces) >= _MOST_WAITING:
-                self.hurry()
-            if len(data) < _READ_BYTES and now - ns < _LATE_NS:
-                return  # most likely that was all; when we were away, the end may have come as well
+    def _take(self, received: Received, now: int, more: int = _READS_IN_A_ROW) -> None:
+        """Date what was read until `now`. Nothing is looked at here: that would delay the next round."""
+        if isinstance(received, OSError):
+            if not isinstance(received, BlockingIOError | InterruptedError):
+                self._end(describe(received))
+            return
+        data, ancillary, _, _ = received
+        if not data:
+            self._end(self._send_error)
+            return
+        self._floor_ns = ns = self._clock.stamp(ancillary, self._floor_ns, now)
+        pieces, usual = self._pieces, self._usual_end
+        pieces.append((data, ns))
+        if usual is None or len(pieces) >= _MOST_WAITING or not data.endswith(usual):
+            self.hurry()
+        # There is more after a full read; when we were away, the end may have come as well.
+        if more and (len(data) == READ_BYTES or now - ns > _LATE_NS) and self._sock is not None:
+            self._take(receive(self._sock), time.monotonic_ns(), more - 1)
 
     def _end(self, why: str | None) -> None:
         assert self._sock is not None
@@ -274,6 +270,8 @@ class Connection:
         """Hand on what has been read since the last time, then the end if it came."""
         self._queued = False
         pieces, self._pieces = self._pieces, []
+        if self._usual_end is not None and self.exchange is not None:
+            del pieces[: self.exchange.take_usual(pieces)]
         for data, ns in pieces:
             if self._closed:
                 return
@@ -304,7 +302,7 @@ class Connection:
         plain = []
         try:
             while self._up:
-                plain.append(self._tls.read(_READ_BYTES))
+                plain.append(self._tls.read(READ_BYTES))
                 if not plain[-1]:
                     self._ended = True
                     break

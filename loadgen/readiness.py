@@ -10,19 +10,35 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from ledgers.units import NS_PER_MS
 from loadgen.alarm import Alarm
+from loadgen.stamps import ANCILLARY_BYTES
 
+READ_BYTES = 16_384
 _REST_NS = NS_PER_MS
 _MOST_PER_ROUND = 128  # then the loop looks at its timers: to read so many takes half a millisecond
 
 
+Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any] | OSError
+Take = Callable[[Received, int], None]
+
+
+def receive(sock: socket.socket) -> Received:
+    """One read: the bytes and what came beside them, or the error that it met."""
+    try:
+        return sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
+    except OSError as error:
+        return error
+
+
 class Readiness:
-    """Calls back for every readable socket, and `after_round` once when all of them were.
+    """Reads every readable socket, hands on what each gave, and calls `after_round` once for all of them.
 
     What came before `seen_ns` has been read.
     """
@@ -38,7 +54,7 @@ class Readiness:
         self._loop = loop
         self._before_round = before_round
         self._after_round = after_round
-        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._watched: dict[int, tuple[socket.socket, Take]] = {}
         if sys.platform == "linux":
             self._sockets = select.epoll()
             self._gate = select.epoll()
@@ -48,15 +64,17 @@ class Readiness:
         else:
             self._sockets = select.poll()
 
-    def watch(self, file: int, callback: Callable[[], None]) -> None:
-        self._callbacks[file] = callback
+    def watch(self, sock: socket.socket, take: Take) -> None:
+        """From now on `take` gets what a read gave, or the error it met, and the time when it was over."""
+        file = sock.fileno()
+        self._watched[file] = (sock, take)
         self._sockets.register(file, select.POLLIN)
         if sys.platform != "linux":
             self._loop.add_reader(file, self.look)
 
     def forget(self, file: int) -> None:
         """Stop watching; nothing happens if it was not watched."""
-        if self._callbacks.pop(file, None) is None:
+        if self._watched.pop(file, None) is None:
             return
         self._sockets.unregister(file)
         if sys.platform != "linux":
@@ -76,14 +94,26 @@ class Readiness:
             readable = self._sockets.poll(0)
         if readable:
             self._before_round()
-            callbacks = self._callbacks
-            for file, _ in readable:
-                if file in callbacks:
-                    callbacks[file]()
+            self._read([file for file, _ in readable])
             self._after_round()
         if len(readable) != _MOST_PER_ROUND:
             self.seen_ns = now
         return len(readable)
+
+    def _read(self, files: list[int]) -> None:
+        # As little as can be between two reads: after each the processor has forgotten how Python runs.
+        watched = self._watched
+        results: list[tuple[int, Take, Received]] = []
+        for file in files:
+            sock, take = watched[file]
+            try:
+                results.append((file, take, sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)))
+            except OSError as error:
+                results.append((file, take, error))
+        now = time.monotonic_ns()
+        for file, take, received in results:
+            if file in watched:  # else what another one gave had it closed
+                take(received, now)
 
     def close(self) -> None:
         if sys.platform == "linux":

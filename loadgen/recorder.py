@@ -183,6 +183,32 @@ class Recorder:
         if self._events > events_before and self._streamed:
             self._count_read(self._events - events_before)
 
+    def take_usual(self, pieces: Sequence[tuple[bytes, int]]) -> int:
+        """Take those from the first on that are a token each, like the ones before; how many they are.
+
+        The same as to feed them, for a third of the cost.
+        """
+        alike, stamps = self._alike, []
+        if alike is None or not self._clean or self._record_text:
+            return 0
+        for data, ns in pieces:
+            if not alike.matches(data):
+                break
+            stamps.append(ns)
+        if stamps:
+            self._usual_tokens(stamps)
+            self.counts.reads += len(stamps)
+        return len(stamps)
+
+    def _usual_tokens(self, stamps: Sequence[int]) -> None:
+        """Tokens of the first choice came at these times, in events like one before."""
+        self._lessons = _LESSONS
+        self._events += len(stamps)
+        self._last_token_ns = self._over_ns = stamps[-1]
+        self.token_ns += stamps
+        if self._token_choices is not None:
+            self._token_choices += [0] * len(stamps)
+
     def _read_anew(self, data: bytes, ns: int) -> None:
         """Read by all the rules; learn from a single event, alone in its chunk, how the next may look."""
         if not data:
@@ -204,13 +230,7 @@ class Recorder:
         texts, used = alike.texts(data)
         if not texts:
             return data
-        count = len(texts)
-        self._lessons = _LESSONS
-        self._events += count
-        self._last_token_ns = self._over_ns = ns
-        self.token_ns += [ns] * count
-        if self._token_choices is not None:
-            self._token_choices += [0] * count
+        self._usual_tokens([ns] * len(texts))
         if self._record_text:
             self.output += [alike.output(text) for text in texts]
         return data[used:]

@@ -29,6 +29,7 @@ from ledgers.options import (
 )
 from ledgers.rows import encode
 from ledgers.settings import PRESETS, Slo
+from tests.memory import bytes_each
 
 TRACES = Path(__file__).parent / "data" / "traces"
 AZURE = str(TRACES / "azure_2023_conv.head8tail3.csv")
@@ -337,6 +338,38 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         load_ledger(str(tmp_path / "missing.csv"))
     with pytest.raises(InputError, match="Is a directory"):
         load_ledger(str(tmp_path))
+
+
+# --- long ledgers
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_a_long_file_takes_few_bytes_per_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: bool
+) -> None:
+    """At the peak of loading it in order. As a row of its own a request takes 550 bytes."""
+    monkeypatch.setattr("ledgers.load.HEAD_BYTES", 4096)  # what is read ahead would hide the rest
+
+    def load(count: int) -> None:
+        source = tmp_path / f"{count}.csv"
+        with source.open("w") as file:
+            file.write("id,"[: 3 * ids] + "arrival_s,prompt_tokens,output_tokens\n")
+            for number in range(count):
+                file.write(f"request-{number},"[: 99 * ids] + f"{number * 0.25},{number % 999 + 1},77\n")
+        load_ledger(str(source))
+
+    assert bytes_each(load, 3_000, 12_000) < (300 if ids else 120)
+
+
+def test_a_long_ledger_that_is_made_takes_few_bytes_per_row() -> None:
+    """Its rows are made when they are asked for; looking at all of them holds none."""
+
+    def make(count: int) -> None:
+        ledger = make_ledger(count, 100, 50, range_ratio=Fraction(1, 2), request_rate=Fraction(9))
+        assert sum(row.prompt_tokens for row in ledger.rows) > 50 * count
+        assert len(ledger.sha256()) == 64
+
+    assert bytes_each(make, 3_000, 12_000) < 100
 
 
 # --- flags

@@ -6,7 +6,7 @@ import csv
 import errno
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ledgers.rows import OUTCOMES, RequestRow, TickRow, Ticks
 from ledgers.rundir import Kind, LedgerInfo, Run, RunConfig, RunInfo, RunWriter
 from ledgers.settings import Hardware, Slo
 from ledgers.summary import summarize, write_summary
+from tests.memory import bytes_each
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -961,3 +962,55 @@ def test_identities_hold_for_any_rows(
     law, in_flight = summary["littles_law"], summary["scheduled"] - summary["rejected"] - summary["not_sent"]
     if law and in_flight and summary["completed"] == in_flight:
         assert law["concurrency_mean"] == pytest.approx(law["product"])
+
+
+# Memory
+
+
+def answered(number: int) -> RequestRow:
+    arrival = number * MS
+    return RequestRow(
+        id=f"R{number:07}", class_="short", prompt_tokens=number % 2000 + 1, output_tokens=9, tokens=9,
+        arrival_ns=arrival, send_start_ns=arrival + 70_000, sent_ns=arrival + 90_000 + number % 997,
+        first_token_ns=arrival + 30 * MS + number % 9973, first_content_ns=arrival + 30 * MS + number % 9973,
+        last_token_ns=arrival + 4 * S + number % 99991, end_ns=arrival + 5 * S, usage_prompt_tokens=7,
+        token_source="usage", events=9, shared_reads=0, streamed=True, outcome="completed",
+    )  # fmt: skip
+
+
+def refused_at_once(number: int) -> RequestRow:
+    return RequestRow(
+        id=f"R{number:07}", prompt_tokens=9, output_tokens=9, arrival_ns=number * MS, phase="connect",
+        end_ns=number * MS + 90_000 + number % 997, outcome="connect_error", error="Connection refused",
+    )  # fmt: skip
+
+
+def admitted_alone(number: int) -> RequestRow:
+    """One that is admitted in a tick of its own, which is the most that there is to remember of ticks."""
+    ticks = Ticks(number, number + 40, number + 43, number + 44, number + 60)
+    made = {name: tick * TICK for name, tick in msgspec.structs.asdict(ticks).items() if tick is not None}
+    return RequestRow(
+        id=f"R{number:07}", prompt_tokens=9, output_tokens=9, arrival_ns=number * TICK, ticks=ticks, tokens=9,
+        received_ns=number * TICK, prefill_start_ns=made["prefill_start"], prefill_end_ns=made["prefill_end"],
+        first_token_ns=made["first_token"], last_token_ns=made["last_token"], end_ns=made["last_token"],
+        events=9, outcome="completed",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "row_of"), [("measured", answered), ("measured", refused_at_once), ("simulated", admitted_alone)]
+)
+def test_a_long_run_takes_few_bytes_per_request(
+    tmp_path: Path, kind: Kind, row_of: Callable[[int], RequestRow]
+) -> None:
+    """8 for each figure, and 40 for those that are just being sorted; as a row one takes 550 and more."""
+    hardware = Hardware() if kind == "simulated" else None
+    config = RunConfig(hardware=hardware, policy="chunked", slo=Slo(e2e_ms=4000))
+
+    def summed_up(count: int) -> None:
+        ticks = [TickRow(tick=0, queue=1, prefill=0, ready=0, emitted=0, kv_reserved=0, kv_cached=0)]
+        path = tmp_path / str(count)
+        write_run(path, map(row_of, range(count)), config, kind=kind, ticks=ticks if hardware else ())
+        assert summarize(Run(path))["scheduled"] == count
+
+    assert bytes_each(summed_up, 3_000, 12_000) < 200
