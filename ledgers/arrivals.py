@@ -16,6 +16,7 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from ledgers import draws
+from ledgers.columns import Column
 from ledgers.errors import InputError
 from ledgers.profile import Profile
 from ledgers.units import NS_PER_S
@@ -110,7 +111,9 @@ class Pacing:
         return self.arrival or (usual_process(self.burstiness) if self.stages else None)
 
 
-def draw_arrivals(process: str, count: int, rate: Fraction, seed: int, burstiness: float = 1.0) -> list[int]:
+def draw_arrivals(
+    process: str, count: int, rate: Fraction, seed: int, burstiness: float = 1.0
+) -> Sequence[int]:
     """`count` arrivals in ns of a process with `rate` requests per second on average.
 
     The same seed gives the same arrivals on any machine, and another rate the same pattern, stretched. Unless
@@ -119,12 +122,12 @@ def draw_arrivals(process: str, count: int, rate: Fraction, seed: int, burstines
     """
     ns_per_gap = NS_PER_S / rate
     positions = _positions(process, count, Fraction(count), seed, burstiness)
-    return [round(position * ns_per_gap) for position in islice(positions, count)]
+    return Column(round(position * ns_per_gap) for position in islice(positions, count))
 
 
 def draw_in_stages(
     process: str, most: int, stages: Profile, seed: int, burstiness: float = 1.0
-) -> tuple[list[int], bool]:
+) -> tuple[Sequence[int], bool]:
     """Up to `most` arrivals in ns before the stages end, and whether there would have been more.
 
     Gaps are drawn with a mean of 1, and pass as fast as the rate is high. A rescaled process has as many
@@ -132,7 +135,7 @@ def draw_in_stages(
     """
     span = min(stages.requests, Fraction(most))
     count = ceil(span) if PROCESSES[process].rescaled else most
-    arrivals = list(stages.times_ns(_positions(process, count, span, seed, burstiness)))
+    arrivals = Column(stages.times_ns(_positions(process, count, span, seed, burstiness)))
     return arrivals[:most], len(arrivals) > most
 
 
@@ -149,21 +152,24 @@ def _positions(process: str, count: int, span: Fraction, seed: int, burstiness: 
     return chain((parts * scale for parts in before), [span])
 
 
-def stretch(times: Sequence[int | Fraction], rate: Fraction) -> list[int]:
+def stretch(times: Sequence[int | Fraction], rate: Fraction) -> Sequence[int]:
     """Times in order, in any unit, stretched so that n requests span (n - 1) / rate seconds.
 
     a_i = (t_i - t_1) / (t_n - t_1) * (n - 1) / rate; all 0 when the times have no span.
     """
     span = times[-1] - times[0]
     if not span:
-        return [0] * len(times)
+        return Column([0] * len(times))
     return _scaled(times, Fraction((len(times) - 1) * NS_PER_S) / rate / span)
 
 
-def replay(times_ns: Sequence[int | Fraction], speed: Fraction) -> list[int]:
+def replay(times_ns: Sequence[int | Fraction], speed: Fraction) -> Sequence[int]:
     """Times in order, from the first one, `speed` times as fast."""
     return _scaled(times_ns, 1 / speed)
 
 
-def _scaled(times: Sequence[int | Fraction], scale: Fraction) -> list[int]:
-    return [round((time - times[0]) * scale) for time in times]
+def _scaled(times: Sequence[int | Fraction], scale: Fraction) -> Sequence[int]:
+    first = times[0]
+    if scale == 1:
+        return Column(round(time - first) for time in times)
+    return Column(round((time - first) * scale) for time in times)

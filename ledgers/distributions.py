@@ -5,7 +5,6 @@ Pure: knows durations in ns, and nothing of requests.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import fsum
@@ -97,14 +96,18 @@ def kaplan_meier(observed_ns: Iterable[int], censored_ns: Iterable[int]) -> Surv
     if not n:
         return None
     found: list[float | None] = []
-    survival, start = 1.0, 0
+    survival, start, cut = 1.0, 0, 0
     while start < len(ends) and len(found) < len(PERCENTILES):
-        stop = bisect_right(ends, ends[start], start)
-        at_risk = n - start - bisect_right(cuts, ends[start] - 1)
+        time, stop = ends[start], start + 1
+        while stop < len(ends) and ends[stop] == time:
+            stop += 1
+        while cut < len(cuts) and cuts[cut] < time:
+            cut += 1
+        at_risk = n - start - cut
         survival *= 1 - (stop - start) / at_risk
         # A product of n floats is off by about n·1e-16, far less than the 1/n between two ranks.
         while len(found) < len(PERCENTILES) and survival <= 1 - PERCENTILES[len(found)] / 100 + 1e-9:
-            found.append(ends[start] / NS_PER_MS)
+            found.append(time / NS_PER_MS)
         start = stop
     found += [None] * (len(PERCENTILES) - len(found))
     p50, p90, p95, p99 = found

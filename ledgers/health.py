@@ -13,7 +13,7 @@ BUSY_CPU_SHARE = 0.9  # of one core: above it a process has no time left to be p
 LATE_NS = 10 * NS_PER_MS  # a send this late moves a request by more than agreement tolerates
 SEND_NS = NS_PER_MS // 20  # what each of several requests may take that are to leave at the same instant
 LATE_SHARE = 0.01
-_STARVED_SHARE = 0.2  # of the time: it was ready to run, and others had the cores
+_STARVED_SHARE = 0.3  # of the time: it was ready to run, and others had the cores
 _STALL_NS = 200 * NS_PER_MS
 _LAG_NS = 50 * NS_PER_MS
 _LAGGED_SHARE = 0.05
@@ -88,10 +88,10 @@ def stalled_ns(sample: HealthSample) -> int | None:
     return sample.loop_lag_max_ns if sample.loop_lag_max_ns >= _STALL_NS and touched else None
 
 
-def spoiled_seconds(samples: Sequence[HealthSample]) -> int | None:
-    """How many samples are client-limited; None if too few to speak of: a single hiccup is no bottleneck."""
-    spoiled = sum(bool(sample.reasons) for sample in samples)
-    return spoiled if spoiled > 1 and spoiled > _SPOILED_SHARE * len(samples) else None
+def spoiled(samples: Sequence[HealthSample]) -> list[HealthSample]:
+    """The client-limited ones, if they are more than one in twenty: a single hiccup is no bottleneck."""
+    found = [sample for sample in samples if sample.reasons]
+    return found if len(found) > 1 and len(found) > _SPOILED_SHARE * len(samples) else []
 
 
 def _reasons(sample: HealthSample) -> list[str]:

@@ -11,7 +11,7 @@ import re
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
@@ -245,18 +245,24 @@ def read_log(path: Path) -> dict[str, Histogram]:
     """
     merged: dict[str, Histogram] = {}
     figures: dict[str, tuple[int, int, int, int, int]] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in _whole_lines(path):
         try:
             _read_line(line, figures, merged)
         except (ValueError, KeyError) as error:
             raise InputError(f"{path}: line {number}: {error}") from None
     return merged
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                if line.endswith("\n"):
+                    yield number, line[:-1]
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _read_line(

@@ -23,7 +23,7 @@ from ledgers.deliveries import Deliveries
 from ledgers.distributions import Distribution, distribution, nearest_rank
 from ledgers.errors import InputError
 from ledgers.failures import Failures
-from ledgers.health import HealthSample
+from ledgers.health import BUSY_CPU_SHARE, LATE_NS, LATE_SHARE, SEND_NS, HealthSample, spoiled, stalled_ns
 from ledgers.histograms import Histogram, read_log
 from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns
 from ledgers.rows import FAILURES, OUTCOMES, Outcome
@@ -34,10 +34,6 @@ from ledgers.utilization import Admissions, TickFigures, tick_figures
 
 EXACT_METRICS = ("held", "queue_delay", "send_lag", "ttft", "ttfc", "ttft_from_send", "tpot", "e2e")
 BURST_NS = 100 * NS_PER_MS
-LATE_NS = 10 * NS_PER_MS  # a send this late moves a request by more than agreement tolerates
-SEND_NS = NS_PER_MS // 20  # what each of several requests may take that are to leave at the same instant
-LATE_SHARE = 0.01
-BUSY_CPU_SHARE = 0.9  # of one core: above it a process has no time left to be punctual
 
 
 def write_summary(path: Path) -> dict[str, Any]:
@@ -299,13 +295,16 @@ def _client(run: Run, seen: _Seen) -> dict[str, Any]:
     health = list(run.health())
     cpu = _values(health, "cpu_share")
     loop_lags = _values(health, "loop_lag_max_ns")
-    reasons = [*_lateness(requests), *_busy(cpu), *seen.failures.client_limits()]
+    reasons = [*_lateness(requests), *_busy(cpu), *_spoiled(health), *seen.failures.client_limits()]
     lost, closed = bool(seen.without_row), run.info.config.closed_loop
     return {
         "client_limited": bool(reasons),
         "reasons": reasons,
         "send_lag_ms": _worst(requests.known("send_lag", everyone)),
         "loop_lag_max_ms": _worst(loop_lags),
+        "limited_samples": sum(bool(sample.reasons) for sample in health),
+        "samples": len(health),
+        "starved_share_max": max(_values(health, "starved_share"), default=None),
         "cpu_share_mean": sum(cpu) / len(cpu) if cpu else None,
         "cpu_share_max": max(cpu, default=None),
         "connect_wait_ms": _worst(requests.known("connect", everyone)),
@@ -383,6 +382,20 @@ def _allowed_ns(together: int) -> int:
 def _busy(cpu: list[float]) -> list[str]:
     mean = sum(cpu) / len(cpu) if cpu else 0.0
     return [f"the client used {mean:.0%} of a core"] if mean >= BUSY_CPU_SHARE else []
+
+
+def _spoiled(health: list[HealthSample]) -> list[str]:
+    """What single seconds were spoiled by, where it shows in the whole."""
+    reasons = []
+    if stalls := [ns for sample in health if (ns := stalled_ns(sample)) is not None]:
+        times = f"{len(stalls)} times, up to " if len(stalls) > 1 else ""
+        reasons.append(
+            f"the client did not run for {times}{max(stalls) / NS_PER_MS:.0f} ms, while there was work"
+        )
+    if seconds := spoiled(health):
+        share = f"in {len(seconds)} of {len(health)} seconds"
+        reasons.append(f"{share} the client was the limit (first: {seconds[0].reasons[0]})")
+    return reasons
 
 
 def _rate(times_ns: Sequence[int]) -> float | None:

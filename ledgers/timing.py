@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ledgers.arrivals import Pacing, draw_arrivals, draw_in_stages
+from ledgers.columns import Column
 from ledgers.errors import InputError
 from ledgers.profile import Profile
 from ledgers.units import NS_PER_S
@@ -21,7 +22,7 @@ class Timing(NamedTuple):
     """The arrivals of the first requests, where they come from, and what else there is to say."""
 
     origin: str
-    arrivals: list[int]
+    arrivals: Sequence[int]
     notes: Sequence[str] = ()
 
 
@@ -38,7 +39,7 @@ def draw_timing(process: str, count: int | None, pacing: Pacing) -> Timing:
 
 
 def at_once(count: int) -> Timing:
-    return Timing("request rate inf", [0] * count)
+    return Timing("request rate inf", Column([0] * count))
 
 
 def _in_stages(process: str, count: int | None, stages: Profile, pacing: Pacing) -> Timing:
@@ -50,7 +51,7 @@ def _in_stages(process: str, count: int | None, stages: Profile, pacing: Pacing)
     return Timing(origin, arrivals, _misfit(count, arrivals, more, stages))
 
 
-def _misfit(count: int | None, arrivals: list[int], more: bool, stages: Profile) -> list[str]:
+def _misfit(count: int | None, arrivals: Sequence[int], more: bool, stages: Profile) -> list[str]:
     """What is said if the requests end before the stages, or the stages before the requests."""
     made, end = len(arrivals), f"{float(stages.seconds):g} s"
     if more:

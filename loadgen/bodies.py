@@ -32,18 +32,22 @@ class Bodies:
         self._schedule = schedule
         self._encoder = encoder
         self._most = most
-        self._ready: dict[int, bytes] = {}
+        self._ready: dict[int, tuple[RequestRow, bytes]] = {}
         self._held_bytes = 0
         self._room = asyncio.Event()
 
-    def take(self, index: int) -> bytes:
-        """The request, encoded on the spot if its time came before it was ready."""
-        request = self._ready.pop(index, None)
-        if request is None:
-            return self._encoder.encode(self._requests[index], self._requests.number(index))
-        self._held_bytes -= len(request)
+    def take(self, index: int) -> tuple[RequestRow, bytes]:
+        """The planned row and the request, encoded on the spot if its time came before it was ready."""
+        ready = self._ready.pop(index, None)
+        if ready is None:
+            row = self._requests[index]
+            return row, self._encoder.encode(row, self._requests.number(index))
+        self._held_bytes -= len(ready[1])
         self._room.set()
-        return request
+        return ready
+
+    def has(self, index: int) -> bool:
+        return index in self._ready
 
     async def prepare_one(self, now_ns: int) -> bool:
         """Encode the next one that should be ready; False if there is none, or no room."""
@@ -52,9 +56,10 @@ class Bodies:
         index = self._schedule.take_to_prepare(now_ns, self._held_bytes)
         if index is None:
             return False
-        request = await self._encode(self._requests[index], self._requests.number(index))
+        row = self._requests[index]
+        request = await self._encode(row, self._requests.number(index))
         if index >= self._schedule.sent:  # else it was due before it was ready
-            self._ready[index] = request
+            self._ready[index] = (row, request)
             self._held_bytes += len(request)
         await asyncio.sleep(0)
         return True

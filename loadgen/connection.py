@@ -86,6 +86,8 @@ class Connection:
         """Whether nothing has come since the last exchange: neither bytes nor the end."""
         if self._pieces or self._ended or self._sock is None:
             return False
+        if time.monotonic_ns() - self._transport.readiness.seen_ns < _LATE_NS:
+            return True  # it is as good as sure, and to ask takes as long as to send
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:

@@ -11,6 +11,7 @@ import asyncio
 import gc
 import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -35,6 +36,8 @@ from loadgen.transport import Exchange, Transport
 _OPEN_WITHIN_S = 2.0  # t0 waits no longer for connections: those that are late are the run's to measure
 _SLICE_NS = NS_PER_MS
 _HEARTBEAT_NS = 20 * NS_PER_MS
+_ARM_AHEAD_NS = 50 * NS_PER_MS
+_MOST_ARMED = 128
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +63,7 @@ class _Flight(msgspec.Struct):
     index: int
     attempt: int
     started_ns: int
-    cancels: bool
+    cancels: bool = False
     timer: asyncio.TimerHandle | None = None
 
 
@@ -108,6 +111,8 @@ class Replay:
         self._health = Health()
         self._in_flight: dict[Recorder, _Flight] = {}
         self._retries: list[_Attempt] = []  # a heap: the next one first
+        self._armed: deque[tuple[int, Recorder, bytes]] = deque()  # what is due next
+        self._unwatched: list[Recorder] = []  # sent, and nothing ends them yet if they do not end
         self._last_send_ns = 0
         self._stop_ns = FAR_NS
         self._stopped = False  # nothing more will be sent
@@ -208,14 +213,36 @@ class Replay:
         if self._retries and self._retries[0].due_ns <= min(now_ns, since_ns):
             retry = heappop(self._retries)
             row = self._attempt_row(retry)
-            self._send(retry.which, row, self._encoder.encode(row, self._requests.number(retry.which)), retry)
+            request = self._encoder.encode(row, self._requests.number(retry.which))
+            self._send(retry.which, self._recorder(row), request, retry)
             return True
         index = self._schedule.take_due(now_ns)
         if index is None:
             return False
-        request = self._bodies.take(index)
-        self._send(index, self._requests[index], request)
+        self._send(*(self._armed.popleft() if self._armed else self._ready(index)))
         return True
+
+    def _arm(self, now_ns: int) -> None:
+        """Make ready what comes soon: when its time has come there is only to send it."""
+        index = self._schedule.sent + len(self._armed)
+        while len(self._armed) < _MOST_ARMED and index < len(self._schedule) and self._bodies.has(index):
+            if self._schedule.at_ns(index) > now_ns + _ARM_AHEAD_NS:
+                return
+            self._armed.append(self._ready(index))
+            index += 1
+
+    def _ready(self, index: int) -> tuple[int, Recorder, bytes]:
+        row, request = self._bodies.take(index)
+        return index, self._recorder(row), request
+
+    def _recorder(self, row: RequestRow) -> Recorder:
+        return Recorder(
+            row,
+            self._encoder.dialect,
+            choices=self._encoder.choices,
+            record_text=self._record_text or self._count_text,
+            counts=self._health.reads,
+        )
 
     def _attempt_row(self, again: _Attempt) -> RequestRow:
         """Its latency counts from the first attempt's arrival, which in a closed loop was its send."""
@@ -228,25 +255,17 @@ class Replay:
             arrival_ns=again.arrival_ns,
         )
 
-    def _send(self, index: int, row: RequestRow, request: bytes, again: _Attempt | None = None) -> None:
+    def _send(self, index: int, recorder: Recorder, request: bytes, again: _Attempt | None = None) -> None:
         assert self._transport is not None
         wanted_ns = self._schedule.at_ns(index) if again is None else again.due_ns
         due_ns = self._places.take(wanted_ns)
         if due_ns is None and again is not None:
             due_ns = wanted_ns
+        recorder.due_ns = due_ns
         now = time.monotonic_ns()
-        recorder = Recorder(
-            row,
-            self._encoder.dialect,
-            choices=self._encoder.choices,
-            due_ns=due_ns,
-            record_text=self._record_text or self._count_text,
-            counts=self._health.reads,
-        )
         attempt = 0 if again is None else again.attempt
-        flight = _Flight(index, attempt, now, self._rules.patience.cancels(self._requests.number(index)))
-        self._in_flight[recorder] = flight
-        self._watch(recorder, flight)
+        self._in_flight[recorder] = _Flight(index, attempt, now)
+        self._unwatched.append(recorder)
         self._last_send_ns = now
         self._health.sending(wanted_ns if due_ns is None else due_ns, now, again=again is not None)
         self._transport.send(recorder, request)
@@ -254,8 +273,12 @@ class Replay:
     def _look_ahead(self, now_ns: int) -> None:
         """Open connections for what comes soon, and wake when the next thing is to be done."""
         assert self._transport is not None
+        for recorder in self._unwatched:
+            self._watch(recorder)
+        self._unwatched.clear()
         if not self._schedule.remaining:
             self._all_sent()
+        self._arm(now_ns)
         if self._places.full:
             return  # whoever ends wakes us
         self._transport.open_ahead(self._wanted_soon(now_ns))
@@ -321,9 +344,13 @@ class Replay:
         heappush(self._retries, _Attempt(due_ns, flight.index, flight.attempt + 1, arrival_ns))
         asyncio.get_running_loop().call_soon(self._on_time)
 
-    def _watch(self, recorder: Recorder, flight: _Flight) -> None:
+    def _watch(self, recorder: Recorder) -> None:
         """See to it that the request ends when the patience of its client does."""
+        flight = self._in_flight.get(recorder)
+        if flight is None:
+            return
         patience = self._rules.patience
+        flight.cancels = patience.cancels(self._requests.number(flight.index))
         limit = patience.limit(flight.started_ns, recorder.last_token_ns, flight.cancels)
         waits_s = [] if limit is None else [max(0, limit.at_ns - time.monotonic_ns()) / NS_PER_S]
         if patience.stall_s is not None:  # the next token, which moves this limit, may come at any time
@@ -342,7 +369,7 @@ class Replay:
             return
         limit = self._limit_of(recorder, flight)
         if limit is None:
-            self._watch(recorder, flight)
+            self._watch(recorder)
         else:
             self._end(recorder, limit._replace(at_ns=time.monotonic_ns()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ledgers.rows import RequestRow, TickRow, without_plan
@@ -32,18 +32,19 @@ def steps(
     `sequences` are in FIFO order, `arrival_ns` non-decreasing. `cancels` maps an id to the tick at which its
     cancellation takes effect.
     """
-    waiting = deque(sequences)
-    cancelled: dict[int, list[Sequence]] = {}
-    for sequence in waiting:
-        if cancels and sequence.id in cancels:
-            cancelled.setdefault(cancels[sequence.id], []).append(sequence)
+    coming = iter(sequences)
+    following = next(coming, None)
+    cancelled: defaultdict[int, list[Sequence]] = defaultdict(list)
     tick = 0
-    while waiting or not scheduler.idle:
-        if scheduler.idle:
-            tick = max(tick, received_tick(waiting[0].arrival_ns, scheduler.hardware.tick_ns))
+    while following or not scheduler.idle:
+        if scheduler.idle and following:
+            tick = max(tick, received_tick(following.arrival_ns, scheduler.hardware.tick_ns))
         arrivals = []
-        while waiting and waiting[0].arrival_ns <= tick * scheduler.hardware.tick_ns:
-            arrivals.append(waiting.popleft())
+        while following and following.arrival_ns <= tick * scheduler.hardware.tick_ns:
+            arrivals.append(following)
+            if cancels and following.id in cancels:
+                cancelled[cancels[following.id]].append(following)
+            following = next(coming, None)
         yield scheduler.step(tick, arrivals, cancelled.pop(tick, ()))
         tick += 1
 

@@ -10,7 +10,6 @@ counted as the mock counts it; a length beside it stands, for real traces count 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from fractions import Fraction
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,7 +55,7 @@ def _row(line: int, record: dict[str, Any]) -> TraceRow:
     prompt_tokens, counted = _prompt_tokens(given)
     return TraceRow(
         line=line,
-        time_ns=_optional(given, "arrival_s", _seconds),
+        time_ns=_optional(given, "arrival_s", fields.seconds_ns),
         at=_optional(given, "at", fields.decimal),
         prompt_tokens=prompt_tokens,
         output_tokens=_tokens(given, "output_tokens"),
@@ -99,10 +98,6 @@ def _count(value: Any, field: str) -> int:
 
 def _optional(given: dict[str, Any], field: str, convert: Callable[[Any, str], T]) -> T | None:
     return convert(given[field], field) if field in given else None
-
-
-def _seconds(value: Any, field: str) -> int | Fraction:
-    return fields.nanoseconds(fields.decimal(value, field))
 
 
 def _blank(value: Any) -> bool:
