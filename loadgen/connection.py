@@ -182,15 +182,32 @@ class Connection:
             self._start_timer()  # this request has waited for no time yet
 
     def _start_request(self) -> None:
+        assert self.exchange is not None
         self._floor_ns = time.monotonic_ns()
-        self._carries_request = True
         if self._tls is None:
-            self._write(self.request)
+            self._send_request(self.exchange, self.request)
+            return
+        self._carries_request = True
+        plain = memoryview(self.request)
+        while plain:
+            plain = plain[self._tls.write(plain) :]
+        self._write(self._outgoing.read())
+
+    def _send_request(self, exchange: Exchange, request: bytes) -> None:
+        """Nearly always the kernel takes a request whole; many that are due together do not wait for long."""
+        assert self._sock is not None
+        # The stamp comes before the call: the receiver can have the last byte before send() returns.
+        before = time.monotonic_ns()
+        exchange.sending(before)
+        try:
+            count = self._sock.send(request)
+        except OSError:  # as the next try will tell
+            count = 0
+        if count == len(request):
+            exchange.sent(before)
         else:
-            plain = memoryview(self.request)
-            while plain:
-                plain = plain[self._tls.write(plain) :]
-            self._write(self._outgoing.read())
+            self._carries_request = True
+            self._write(request[count:])
 
     def _write(self, data: bytes) -> None:
         if not data or self._sock is None:
@@ -204,7 +221,6 @@ class Connection:
     def _flush(self) -> None:
         assert self._sock is not None
         while self._out is not None:
-            # The stamp comes before the call: the receiver can have the last byte before send() returns.
             before = time.monotonic_ns()
             if self._carries_request and self.exchange is not None:
                 self.exchange.sending(before)
