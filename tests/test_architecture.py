@@ -18,12 +18,14 @@ MAY_IMPORT = {
 }
 OURS = {*MAY_IMPORT, "tokentick"}
 CLIENT_CORES = (
+    "alike.py",
     "answers.py",
     "sse.py",
     "http1.py",
     "inflate.py",
     "recorder.py",
     "pacing.py",
+    "requests.py",
     "negotiation.py",
     "wording.py",
 )
@@ -37,9 +39,33 @@ PURE = [
     *(ROOT / "loadgen" / "dialects").glob("*.py"),
     *(
         ROOT / "ledgers" / name
-        for name in ("metrics.py", "distributions.py", "concurrency.py", "queueing.py")
+        for name in (
+            "calibration.py",
+            "client.py",
+            "columns.py",
+            "concurrency.py",
+            "distributions.py",
+            "health.py",
+            "ledger.py",
+            "metrics.py",
+            "profile.py",
+            "queueing.py",
+            "taken.py",
+        )
     ),
-    *(ROOT / "reports" / name for name in ("agreement.py", "schedule.py", "timing.py", "plan.py", "text.py")),
+    *(
+        ROOT / "reports" / name
+        for name in (
+            "agreement.py",
+            "calibration.py",
+            "calibration_text.py",
+            "plan.py",
+            "schedule.py",
+            "stamp_errors.py",
+            "text.py",
+            "timing.py",
+        )
+    ),
 ]
 NOT_IN_PURE = {"asyncio", "socket", "time", "os", "random", "aiohttp", "subprocess", "threading"}
 
