@@ -28,9 +28,10 @@ from ledgers.summary import write_summary
 from ledgers.units import to_ns
 from loadgen.dialects import DIALECTS
 from loadgen.dialects.dialect import Dialect
-from loadgen.measure import Plan, Result, measure, work
+from loadgen.measure import Result, measure
 from loadgen.options import asking_options, pacing_options
 from loadgen.patience import Patience, Retries
+from loadgen.plan import Plan
 from loadgen.replay import Rules, to_stderr
 from loadgen.secrecy import (
     MASK,
@@ -41,6 +42,7 @@ from loadgen.secrecy import (
     secret_fields,
     secret_values,
 )
+from loadgen.sending import work
 from loadgen.target import Target, parse_target
 from loadgen.tokenizer import load as load_tokenizer
 from loadgen.wording import TOKEN_IDS, Wording
@@ -284,7 +286,7 @@ def _workers(options: dict[str, Any], ledger: Ledger, rules: Rules) -> int:
 
 def _check_ids(ledger: Ledger, retries: int) -> None:
     """Further attempts get ids of their own, which none of the ledger's may be."""
-    ids = {row.id for row in ledger.rows}
+    ids = {row.id for row in ledger.rows} if retries else set()
     for row in ledger.rows if retries else ():
         taken = next((k for k in range(1, retries + 1) if f"{row.id}~{k}" in ids), None)
         if taken:

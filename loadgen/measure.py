@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,66 +15,29 @@ from ledgers import calibration_file
 from ledgers.errors import InputError, TargetError
 from ledgers.formats.native import write
 from ledgers.ledger import Ledger
-from ledgers.machine import loop_factory, make_room_for_connections
+from ledgers.machine import make_room_for_connections
 from ledgers.metrics import NEVER, window_end_ns
 from ledgers.rows import CLIENT_LIMIT, without_plan
-from ledgers.rundir import Clock, LedgerInfo, Run, RunConfig, RunInfo, RunWriter
+from ledgers.rundir import Clock, LedgerInfo, Run, RunInfo, RunWriter
 from ledgers.units import NS_PER_MS
 from loadgen.alone import send_alone
-from loadgen.dialects.dialect import Dialect
 from loadgen.interrupts import Interrupts
-from loadgen.pacing import Schedule
 from loadgen.patience import Limit, Patience
+from loadgen.plan import Plan
 from loadgen.preflight import Found, preflight, unasked
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder, unsent
-from loadgen.replay import Replay, Rules
 from loadgen.requests import Requests, Share
 from loadgen.run_log import Log, RunLog
+from loadgen.sending import done_by, replay_of
 from loadgen.server_facts import Preflight, reset_mock
-from loadgen.target import Address, Target, find_address
-from loadgen.tokenizer import TokenCounter
+from loadgen.target import Address, find_address
 from loadgen.transport import Transport
-from loadgen.wording import Wording
-from loadgen.workers import Crew, Done, Leader, Lost
+from loadgen.workers import Crew, Done, Lost
 
 LEDGER_FILE = "ledger.jsonl"
 _PROBE_S = 30.0  # the longest that a probe of the preflight may take for its next token
-_LEAST_CONNECT_AHEAD_NS = 50 * NS_PER_MS
 _START_LEAD_NS = 20 * NS_PER_MS
-
-
-class Plan(msgspec.Struct, kw_only=True):
-    """Everything a measured run needs to know. `headers` carry the secrets; `config` must not."""
-
-    ledger: Ledger
-    out: Path
-    command: list[str]
-    config: RunConfig
-    target: Target
-    dialect: Dialect
-    endpoint: str
-    headers: Mapping[str, str]
-    scrub: Callable[[str], str]
-    id_prefix: str
-    prompt_seed: int = 0
-    model: str | None = None
-    extra_body: Mapping[str, Any] = {}
-    fields: frozenset[str] = frozenset()
-    wording: Wording = Wording()
-    insecure: bool = False
-    ca_file: Path | None = None
-    key_source: str | None = None
-    preflight: bool = True
-    warm_ups: int = 0
-    reset_mock: bool = False
-    connect_timeout_s: float = 30.0
-    rules: Rules = Rules()
-    workers: int = 1
-    tokenizer: TokenCounter | None = None
-    record_tokens: bool = False
-    record_text: bool = False
-    show: Callable[[str], None] = lambda line: None
 
 
 class Result(msgspec.Struct):
@@ -93,10 +55,10 @@ async def measure(plan: Plan, crew: Crew | None = None) -> Result:
     """
     make_room_for_connections()
     address = await find_address(plan.target, plan.connect_timeout_s, probe=plan.preflight)
-    transport = _transport(plan, address)
+    transport = plan.transport(address)
     try:
         found = await _found(plan, transport)
-        encoder = found.applied_to(_encoder(plan))
+        encoder = found.applied_to(plan.encoder())
         plan.config.model = plan.scrub(found.model)
         plan.config.extra |= _how_it_asks(found, plan.prompt_seed)
         await _warm_up(plan, transport, encoder)
@@ -105,15 +67,6 @@ async def measure(plan: Plan, crew: Crew | None = None) -> Result:
         return await _replay(plan, transport, encoder, found, crew)
     finally:
         transport.close()
-
-
-def _transport(plan: Plan, address: Address) -> Transport:
-    return Transport(
-        plan.target,
-        address,
-        tls=plan.target.tls(insecure=plan.insecure, ca_file=plan.ca_file),
-        connect_timeout_s=plan.connect_timeout_s,
-    )
 
 
 def _how_it_asks(found: Found, seed: int) -> dict[str, Any]:
@@ -134,7 +87,7 @@ def _how_it_asks(found: Found, seed: int) -> dict[str, Any]:
 
 
 async def _found(plan: Plan, transport: Transport) -> Found:
-    encoder = _encoder(plan)
+    encoder = plan.encoder()
     if not plan.preflight:
         return unasked(encoder, plan.target.url, plan.tokenizer)
     first_token_s = plan.rules.patience.first_token_s
@@ -161,22 +114,10 @@ def _preflight_of(plan: Plan) -> Preflight:
     )
 
 
-def _encoder(plan: Plan) -> RequestEncoder:
-    return RequestEncoder(
-        dialect=plan.dialect,
-        target=plan.target,
-        path=plan.target.path(plan.endpoint),
-        headers=plan.headers,
-        model=plan.model or "",
-        seed=plan.prompt_seed,
-        fields=plan.fields,
-        wording=plan.wording,
-        extra_body=plan.extra_body,
-    )
-
-
 async def _warm_up(plan: Plan, transport: Transport, encoder: RequestEncoder) -> None:
     """The smallest request of the ledger, several times in turn, not recorded. TargetError when one fails."""
+    if not plan.warm_ups:
+        return
     smallest = min(plan.ledger.rows, key=lambda row: row.prompt_tokens + row.output_tokens)
     for number in range(plan.warm_ups):
         row = msgspec.structs.replace(smallest, request_id=f"{plan.id_prefix}-warmup-{number}")
@@ -223,7 +164,8 @@ async def _replay(
             if crew is None:
                 done = await _send_here(plan, transport, encoder, log, start, interrupts)
             else:
-                done, lost = await _send_by(crew, (found, transport.address), log, start, interrupts)
+                known = (found, transport.address)
+                done, lost = await _send_by(crew, known, log, start, interrupts, plan.show)
                 for worker in lost:
                     _note_lost(plan, worker, start, log)
             log.finish()
@@ -271,81 +213,31 @@ async def _send_here(
     start: _Start,
     interrupts: Interrupts,
 ) -> Done:
-    replay = _replay_of(plan, Share(), transport, encoder, log)
+    replay = replay_of(plan, Share(), transport, encoder, log)
     interrupts.tell = replay.interrupt
     await replay.run(transport, start.agree)
-    return _done(replay, transport)
+    return done_by(replay, transport)
 
 
 async def _send_by(
-    crew: Crew, known: tuple[Found, Address], log: Log, start: _Start, interrupts: Interrupts
+    crew: Crew,
+    known: tuple[Found, Address],
+    log: Log,
+    start: _Start,
+    interrupts: Interrupts,
+    show: Callable[[str], None],
 ) -> tuple[Done, list[Lost]]:
+    def tell() -> None:
+        crew.interrupt()
+        if interrupts.count == 1:
+            show("interrupted: waiting for what is in flight; once more cuts it off")
+
     await crew.begin(known)
     crew.start(await start.agree())
-    interrupts.tell = crew.interrupt
+    interrupts.tell = tell
     for _ in range(interrupts.count):  # while they made themselves ready
         crew.interrupt()
     return await crew.run(log)
-
-
-def work(plan: Plan, share: Share, leader: Leader) -> None:
-    """A worker's part of a run. It knows what the leader does, but for what the preflight will find."""
-
-    async def replay_share() -> None:
-        found, address = await leader.listen()
-        make_room_for_connections()
-        transport = _transport(plan, address)
-        try:
-            replay = _replay_of(plan, share, transport, found.applied_to(_encoder(plan)), leader)
-            obeying: list[asyncio.Task[None]] = []
-
-            async def agree() -> int:
-                t0_ns = await leader.agree()
-                obeying.append(asyncio.create_task(leader.obey(replay.interrupt)))
-                return t0_ns
-
-            await replay.run(transport, agree)
-            obeying[0].cancel()
-            leader.done(_done(replay, transport))
-        finally:
-            transport.close()
-
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(replay_share())
-
-
-def _replay_of(plan: Plan, share: Share, transport: Transport, encoder: RequestEncoder, log: Log) -> Replay:
-    rules = plan.rules
-    requests = Requests(plan.ledger.rows, share, plan.id_prefix, closed=rules.closed)
-    transport.resent = transport.connections_opened = 0  # of the run, not of what came before
-    replay = Replay(
-        requests,
-        _schedule(requests, transport.address),
-        encoder,
-        log,
-        msgspec.structs.replace(
-            rules,
-            most_in_flight=None if rules.most_in_flight is None else share.of(rules.most_in_flight),
-            connections=share.of(rules.connections),
-        ),
-        record_text=plan.record_text,
-        count_text=plan.tokenizer is not None,
-        scrub=plan.scrub,
-        show=plan.show if share.step == 1 else lambda line: None,
-    )
-    transport.on_finished = replay.finished
-    return replay
-
-
-def _done(replay: Replay, transport: Transport) -> Done:
-    clock = transport.clock
-    return Done(
-        replay.left_out,
-        transport.connections_opened,
-        transport.resent,
-        clock.unstamped,
-        clock.largest_step_ns,
-    )
 
 
 def _note_lost(plan: Plan, lost: Lost, start: _Start, log: RunLog) -> None:
@@ -366,12 +258,6 @@ def _save_ledger(path: Path, ledger: Ledger) -> None:
         write(path, ledger.rows)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-
-
-def _schedule(requests: Requests, address: Address) -> Schedule:
-    # A handshake takes up to three round trips (TCP, TLS), and connecting once has told how long one is.
-    connect_ns = address.connect_ns or 0
-    return Schedule(requests.arrivals_ns(), connect_ahead_ns=max(_LEAST_CONNECT_AHEAD_NS, 4 * connect_ns))
 
 
 def _info(plan: Plan, transport: Transport, found: Found) -> RunInfo:

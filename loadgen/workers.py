@@ -163,7 +163,10 @@ class Leader:
 
     def _send(self, message: Any) -> None:
         data = _encoder.encode(message)
-        self._news.sendall(_LENGTH.pack(len(data)) + data)
+        try:
+            self._news.sendall(_LENGTH.pack(len(data)) + data)
+        except OSError:  # there is no leader any more
+            os._exit(1)
 
 
 class _Worker(msgspec.Struct):
@@ -232,7 +235,8 @@ class Crew:
             worker.order(Begin(pickle.dumps(known)))
             worker.reader, worker.kept = await asyncio.open_connection(sock=worker.news)
         for worker in self._workers:
-            await self._next(worker)  # it is ready, or dead
+            if isinstance(message := await self._next(worker), Failed):
+                raise InputError(message.why)  # else it is ready, or dead
 
     def start(self, t0_ns: int) -> None:
         for worker in self._workers:
