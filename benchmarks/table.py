@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 import msgspec
 
 from benchmarks.results import Result
+from ledgers.calibration_file import cpu_model
 from ledgers.distributions import Distribution
 from ledgers.machine import host_facts
 from ledgers.rundir import tool_version
@@ -40,18 +39,9 @@ def conditions(command: str, repeats: int) -> dict[str, Any]:
         "command": command,
         "repeats": repeats,
         "version": tool_version(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "host": host_facts(),
     }
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
 
 
 def markdown(report: Report) -> str:

@@ -57,16 +57,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     retries: Retries = Retries()
 
 
-class _Flight(msgspec.Struct):
-    """A request on its way: its index, the attempt, and what ends it if nothing else does."""
-
-    index: int
-    attempt: int
-    started_ns: int
-    cancels: bool = False
-    timer: asyncio.TimerHandle | None = None
-
-
 class _Attempt(NamedTuple):
     """A further attempt that is to be made: of which request, and since when its client has waited."""
 
@@ -74,6 +64,21 @@ class _Attempt(NamedTuple):
     which: int
     attempt: int
     arrival_ns: int | None
+
+
+class _Flight(msgspec.Struct):
+    """A request on its way: its index, since when, when it was due, and what ends it if nothing else does."""
+
+    index: int
+    started_ns: int
+    due_ns: int
+    again: _Attempt | None = None
+    cancels: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def attempt(self) -> int:
+        return 0 if self.again is None else self.again.attempt
 
 
 class Replay:
@@ -112,7 +117,7 @@ class Replay:
         self._in_flight: dict[Recorder, _Flight] = {}
         self._retries: list[_Attempt] = []  # a heap: the next one first
         self._armed: deque[tuple[int, Recorder, bytes]] = deque()  # what is due next
-        self._unwatched: list[Recorder] = []  # sent, and nothing ends them yet if they do not end
+        self._unbooked: list[tuple[Recorder, _Flight]] = []  # just sent
         self._last_send_ns = 0
         self._stop_ns = FAR_NS
         self._stopped = False  # nothing more will be sent
@@ -196,12 +201,14 @@ class Replay:
         """Send what is due; after a slice of time let the loop read before going on."""
         now = time.monotonic_ns()
         until = now + _SLICE_NS
-        while not self._stopped and not self._places.full and self._send_next(now):
+        more = True
+        while more and now <= until:
+            more = not self._stopped and not self._places.full and self._send_next(now)
             now = time.monotonic_ns()
-            if now > until:
-                asyncio.get_running_loop().call_soon(self._on_time)
-                return
-        if not self._stopped:
+        self._book()
+        if more:
+            asyncio.get_running_loop().call_soon(self._on_time)
+        elif not self._stopped:
             self._look_ahead(now)
 
     def _send_next(self, now_ns: int) -> bool:
@@ -262,20 +269,22 @@ class Replay:
         if due_ns is None and again is not None:
             due_ns = wanted_ns
         recorder.due_ns = due_ns
-        now = time.monotonic_ns()
-        attempt = 0 if again is None else again.attempt
-        self._in_flight[recorder] = _Flight(index, attempt, now)
-        self._unwatched.append(recorder)
-        self._last_send_ns = now
-        self._health.sending(wanted_ns if due_ns is None else due_ns, now, again=again is not None)
+        flight = _Flight(index, time.monotonic_ns(), wanted_ns if due_ns is None else due_ns, again)
+        self._unbooked.append((recorder, flight))
         self._transport.send(recorder, request)
+
+    def _book(self) -> None:
+        """What is to be done for requests that were sent, once none waits to be."""
+        for recorder, flight in self._unbooked:
+            self._in_flight[recorder] = flight
+            self._last_send_ns = flight.started_ns
+            self._health.sending(flight.due_ns, flight.started_ns, again=flight.again is not None)
+            self._watch(recorder)
+        self._unbooked.clear()
 
     def _look_ahead(self, now_ns: int) -> None:
         """Open connections for what comes soon, and wake when the next thing is to be done."""
         assert self._transport is not None
-        for recorder in self._unwatched:
-            self._watch(recorder)
-        self._unwatched.clear()
         if not self._schedule.remaining:
             self._all_sent()
         self._arm(now_ns)
