@@ -27,11 +27,13 @@ class HealthSample(msgspec.Struct, kw_only=True):
     last sample, `late_sends` of them by more than LATE_NS too late. `cpu_share` is of one core, and
     `starved_share` how much of the time the thread waited for one; None over too short a time or where the
     system does not tell. `reads` are those with generated output. Of several `processes` it is that of all,
-    and the worst of their lags and shares. `reasons` say why the figures of this time are the client's.
+    and the worst of their lags and shares; `lost_processes` died. `reasons` say why the figures of this time
+    are the client's.
     """
 
     t_ns: int
     processes: int = 1
+    lost_processes: int = 0
     asked: int | None = None
     sent: int = 0
     retries: int = 0
@@ -55,6 +57,7 @@ class HealthSample(msgspec.Struct, kw_only=True):
 
 _SUMMED = (
     "processes",
+    "lost_processes",
     "sent",
     "retries",
     "in_flight",
@@ -96,6 +99,8 @@ def spoiled(samples: Sequence[HealthSample]) -> list[HealthSample]:
 
 def _reasons(sample: HealthSample) -> list[str]:
     reasons = []
+    if sample.lost_processes:
+        reasons.append(f"{sample.lost_processes} of its processes died")
     if (stall_ns := stalled_ns(sample)) is not None:
         reasons.append(f"it did not run for {stall_ns / NS_PER_MS:.0f} ms")
     elif sample.loop_lag_max_ns >= _LAG_NS and (

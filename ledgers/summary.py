@@ -34,6 +34,7 @@ from ledgers.utilization import Admissions, TickFigures, tick_figures
 
 EXACT_METRICS = ("held", "queue_delay", "send_lag", "ttft", "ttfc", "ttft_from_send", "tpot", "e2e")
 BURST_NS = 100 * NS_PER_MS
+_FEW = 2  # seconds, of which nothing can be said in general
 
 
 def write_summary(path: Path) -> dict[str, Any]:
@@ -76,7 +77,9 @@ def summarize(run: Run) -> dict[str, Any]:
         "retries": seen.retries,
         **whole.until(None if seen.without_row else seen.observations.last_offered_ns),
         **seen.deliveries.figures(),
-        "warnings": seen.deliveries.warnings(_median(client["loop_lag_max_ms"] if client else None)),
+        "warnings": seen.deliveries.warnings(
+            _median(client["loop_lag_max_ms"] if client and client["samples"] > _FEW else None)
+        ),
         **_of_everything(seen, whole, statuses, t_obs_ns),
         **_of_ticks(run, seen.admissions, t_obs_ns),
         "by_class": _by_class(seen.observations, statuses, t_obs_ns),

@@ -278,10 +278,13 @@ def _ledger(options: dict[str, Any]) -> Ledger:
 
 
 def _workers(options: dict[str, Any], ledger: Ledger, rules: Rules) -> int:
-    count, most = options["workers"], rules.most_in_flight
-    if count and most and count > most:
-        raise InputError(f"--workers {count}: more than the --max-concurrency {most} that they share")
-    return count or workers_for(ledger.rows, most, closed=rules.closed)
+    """Who waits for a place must get the first that comes free, whoever gives it back: one process knows."""
+    count: int | None = options["workers"]
+    if rules.most_in_flight is None:
+        return count or workers_for(ledger.rows)
+    if count is not None and count > 1:
+        raise InputError(f"--workers {count}: under --max-concurrency one process sends all")
+    return 1
 
 
 def _check_ids(ledger: Ledger, retries: int) -> None:

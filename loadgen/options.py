@@ -76,7 +76,7 @@ _PACING = (
         "--workers",
         type=click.IntRange(1, 64),
         metavar="N",
-        help="Send from N processes.  [default: as many as the load needs, at most the cores]",
+        help="Send from N processes, without a cap.  [default: as many as the load needs, at most the cores]",
     ),
     click.option(
         "--connect-timeout",

@@ -48,7 +48,7 @@ def work(plan: Plan, share: Share, leader: Leader) -> None:
 
 
 def replay_of(plan: Plan, share: Share, transport: Transport, encoder: RequestEncoder, log: Log) -> Replay:
-    """What sends a share: it has its part of the places and connections, too."""
+    """What sends a share: it has its part of the connections, too."""
     rules = plan.rules
     requests = Requests(plan.ledger.rows, share, plan.id_prefix, closed=rules.closed)
     transport.resent = transport.connections_opened = 0  # of the run, not of what came before
@@ -57,11 +57,7 @@ def replay_of(plan: Plan, share: Share, transport: Transport, encoder: RequestEn
         _schedule(requests, transport.address),
         encoder,
         log,
-        msgspec.structs.replace(
-            rules,
-            most_in_flight=None if rules.most_in_flight is None else share.of(rules.most_in_flight),
-            connections=share.of(rules.connections),
-        ),
+        msgspec.structs.replace(rules, connections=share.of(rules.connections)),
         record_text=plan.record_text,
         count_text=plan.tokenizer is not None,
         scrub=plan.scrub,

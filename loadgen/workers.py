@@ -32,17 +32,17 @@ from loadgen.run_log import Log
 
 _LENGTH = struct.Struct("!I")
 _END_S = 5.0
+_OBEY_S = 2.0
+_MOST_WAITING = 3  # samples of the others, for a worker that took none
 _TOKENS_PER_PROCESS_S = 60_000  # what one sends and reads with time to spare
-_TOKENS_PER_STREAM_S = 50
 _STRETCH_S = 10
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def workers_for(rows: Sequence[RequestRow], most_in_flight: int | None, *, closed: bool) -> int:
+def workers_for(rows: Sequence[RequestRow]) -> int:
     """How many processes the busiest seconds of a ledger take, by what one is known to carry."""
-    tokens_per_s = (most_in_flight or 1) * _TOKENS_PER_STREAM_S if closed else _busiest(rows)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, most_in_flight or cores, ceil(tokens_per_s / _TOKENS_PER_PROCESS_S)))
+    return max(1, min(cores, ceil(_busiest(rows) / _TOKENS_PER_PROCESS_S)))
 
 
 def _busiest(rows: Sequence[RequestRow]) -> float:
@@ -181,6 +181,7 @@ class _Worker(msgspec.Struct):
     samples: deque[HealthSample] = msgspec.field(default_factory=deque)
     last: HealthSample = msgspec.field(default_factory=lambda: HealthSample(t_ns=0))
     over: bool = False  # it will report no more
+    died: bool = False
     code: int | None = None
 
     def order(self, message: Any) -> None:
@@ -196,7 +197,12 @@ class _Worker(msgspec.Struct):
             self.last = self.samples.popleft()
             return self.last
         return HealthSample(
-            t_ns=self.last.t_ns, asked=self.last.asked, sent=self.last.sent, retries=self.last.retries
+            t_ns=self.last.t_ns,
+            processes=0 if self.died else 1,
+            lost_processes=1 if self.died else 0,
+            asked=self.last.asked,
+            sent=self.last.sent,
+            retries=self.last.retries,
         )
 
     def ended(self) -> int | None:
@@ -212,6 +218,7 @@ class Crew:
 
     def __init__(self, count: int, work: Callable[[Share, Leader], None]) -> None:
         self._workers: list[_Worker] = []
+        self._interrupts = 0
         sys.stdout.flush()
         sys.stderr.flush()
         for first in range(count):
@@ -253,8 +260,17 @@ class Crew:
         return done, lost
 
     def interrupt(self) -> None:
+        """Pass it on. After the second time, a worker that does not end soon is killed."""
         for worker in self._workers:
             worker.order(Interrupt())
+        self._interrupts += 1
+        if self._interrupts == 2:
+            asyncio.get_running_loop().call_later(_OBEY_S, self._kill_the_deaf)
+
+    def _kill_the_deaf(self) -> None:
+        for worker in self._workers:
+            if not worker.over and worker.ended() is None:
+                os.kill(worker.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End all of them: those that do not go with their leader are killed."""
@@ -282,13 +298,16 @@ class Crew:
                 raise InputError(message.why)
             elif isinstance(message, Done):
                 done = message
-        worker.over = True
+        worker.over, worker.died = True, done is None
         self._write_health(log)
         return done or Lost(worker.share, time.monotonic_ns(), await _why_it_died(worker))
 
     def _write_health(self, log: Log) -> None:
-        """A sample of all is due when every worker that goes on has taken one."""
-        while any(w.samples for w in self._workers) and all(w.samples or w.over for w in self._workers):
+        """A sample of all is due when every worker that goes on has taken one, or does not seem to."""
+        while any(w.samples for w in self._workers) and (
+            all(w.samples or w.over for w in self._workers)
+            or any(len(w.samples) >= _MOST_WAITING for w in self._workers)
+        ):
             log.add_health(merged([worker.next_sample() for worker in self._workers]))
 
     async def _next(self, worker: _Worker) -> Any:

@@ -67,5 +67,6 @@ def _why(rung: Rung) -> list[str]:
     if not rung.reasons:
         return []
     who = "; the mock cannot go higher" if rung.verdict == "server-limited" else ""
-    text = f"{rung.pattern}, {rung.streams:,} streams: {'; '.join(rung.reasons)}{who}"
+    streams = f"{rung.streams:,} {'stream' if rung.streams == 1 else 'streams'}"
+    text = f"{rung.pattern}, {streams}: {'; '.join(rung.reasons)}{who}"
     return wrapped(text, then="  ")

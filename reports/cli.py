@@ -201,7 +201,7 @@ def calibrate(**options: Any) -> int:
     else:
         say(calibration_answer(calibration) if options["quiet"] else calibration_text(calibration))
     if not all(map(calibration.usable, PATTERNS)):
-        tell("not saved: at no load did this machine tell anything about the client")
+        tell("not saved: one of the patterns has no load at which the client was what was tried")
         return INCONCLUSIVE
     tell(f"saved: {save(calibration)}")
     return 0

@@ -306,6 +306,8 @@ def client_health(client: dict[str, Any], *, held: bool = False) -> str:
 def instrument(client: dict[str, Any]) -> str:
     """How exact the load generator is at the load of this run, as far as that is known."""
     found = client["instrument"]
+    if client["client_limited"]:
+        return "instrument: no word on these figures, for the client was the limit"
     if found is None:
         return "instrument: not calibrated on this machine (tokentick calibrate)"
     up_to = load(found["calibrated_streams"], found["calibrated_tokens_per_s"])

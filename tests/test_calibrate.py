@@ -214,7 +214,15 @@ def test_the_load_of_a_run_that_lost_rows_is_not_known(tmp_path: Path) -> None:
 
 
 def line(found: Calibration | None, load: Load) -> str:
-    return instrument_line({"instrument": msgspec.to_builtins(instrument(found, load))})
+    known = msgspec.to_builtins(instrument(found, load))
+    return instrument_line({"instrument": known, "client_limited": False})
+
+
+def test_nothing_is_vouched_for_where_the_client_was_the_limit() -> None:
+    """An instrument that stood still for a second was not right to a tenth of a millisecond."""
+    known = msgspec.to_builtins(instrument(TWO, Load(10, 500)))
+    line = instrument_line({"instrument": known, "client_limited": True})
+    assert line == "instrument: no word on these figures, for the client was the limit"
 
 
 def test_a_report_says_how_exact_the_instrument_is_at_its_load() -> None:

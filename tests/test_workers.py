@@ -147,24 +147,40 @@ async def test_twice_ctrl_c_cuts_what_workers_have_in_flight(tmp_path: Path) -> 
     ]
 
 
-async def test_workers_share_the_places_of_a_closed_loop(tmp_path: Path) -> None:
-    """Three places for two workers: never more than three in flight, and all of them used."""
-    here, most = 0, 0
+async def test_one_process_sends_under_a_cap(tmp_path: Path) -> None:
+    """Several could not give a free place to whoever has waited longest: refused, and never the default."""
+    words = ("--num-prompts", 20, "--random-input-len", 4, "--random-output-len", 100_000)
+    async with scripted_server(quick) as server:
+        where = ("--base-url", url(server), "--max-concurrency", 3, "--out", tmp_path / "run")
+        code, _, err = await tokentick_run(*words, *where, "--workers", 2)
+        assert (code, err) == (
+            2,
+            "tokentick: --workers 2: under --max-concurrency one process sends all\n",
+        )
+        await tokentick_run(*words, *where)
+    assert Run(tmp_path / "run").info.config.extra["workers"] == 1
 
-    async def counted(request: Request, writer: asyncio.StreamWriter) -> None:
-        nonlocal here, most
-        here += 1
-        most = max(most, here)
-        await asyncio.sleep(0.05)
-        here -= 1
-        await quick(request, writer)
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+async def test_twice_ctrl_c_ends_a_worker_that_hangs(tmp_path: Path) -> None:
+    """A worker that was stopped cannot obey: it is killed, its requests get their rows, health went on."""
     out = tmp_path / "run"
-    async with scripted_server(counted) as server:
-        words = ("--num-prompts", 20, "--random-input-len", 4, "--random-output-len", 2)
-        loop = ("--max-concurrency", 3, "--workers", 2, "--base-url", url(server), "--out", out)
-        code, _, _ = await tokentick_run(*words, *loop)
-    assert (code in (0, 4), most, len(rows_of(out))) == (True, 3, 20)
+    async with scripted_server(quick) as server:
+        plan = ledger(tmp_path, [i * 100 for i in range(100)])
+        process = await start(plan, "--base-url", url(server), "--out", out, "--workers", 2)
+        while len(server.posts) < 4:
+            await asyncio.sleep(0.01)
+        os.kill(children(process.pid)[0], signal.SIGSTOP)
+        await asyncio.sleep(4.5)
+        process.send_signal(signal.SIGINT)
+        await asyncio.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        code, _, _ = await finish(process)
+    samples = list(Run(out).health())
+    assert (code, len(rows_of(out))) == (130, 100)
+    assert len(samples) > 2
+    assert samples[-1].lost_processes == 1
+    assert "1 of its processes died" in samples[-1].reasons
 
 
 async def test_a_full_disk_ends_a_run_of_several_workers(tmp_path: Path) -> None:
@@ -220,8 +236,6 @@ def test_a_light_load_takes_one_process_and_a_heavy_one_what_the_cores_give(
         for n in range(100)
     ]
     light = [RequestRow(id="a", prompt_tokens=1, output_tokens=100, arrival_ns=0)]
-    assert workers_for(light, None, closed=False) == 1
-    assert workers_for(rows, None, closed=False) == 8
-    assert workers_for(rows[:15], None, closed=False) == 3
-    assert workers_for(rows, 2, closed=False) == 2
-    assert workers_for(light, 4_000, closed=True) == 4
+    assert workers_for(light) == 1
+    assert workers_for(rows) == 8
+    assert workers_for(rows[:15]) == 3
