@@ -445,7 +445,9 @@ class Recorder:
 
     @property
     def _has_output(self) -> bool:
-        return self._last_token_ns is not None or bool(self.usage.completion_tokens or self._token_ids)
+        # What is counted and not shown is output too; one token alone is the end, which some servers count.
+        counted = max(self.usage.completion_tokens or 0, self._token_ids or 0)
+        return self._last_token_ns is not None or counted > 1
 
     def _http_error(self) -> str:
         """The message of an error body, in whatever shape, or its beginning."""

@@ -371,6 +371,15 @@ def test_a_200_without_a_body_is_empty() -> None:
     assert (row.outcome, row.tokens, row.end_ns) == ("empty", 0, 5 * MS)
 
 
+@pytest.mark.parametrize(
+    ("counted", "outcome"), [(0, "empty"), (1, "empty"), (2, "completed"), (50, "completed")]
+)
+def test_an_answer_that_is_nothing_but_its_end_is_empty(counted: int, outcome: str) -> None:
+    """Servers count the token that ends an answer; more tokens than that, if not shown, are output."""
+    row = replay([(5, delta(role="assistant", content="")), (200, FINISH + usage(counted) + DONE)])
+    assert (row.outcome, row.events) == (outcome, 0)
+
+
 def test_http_errors_keep_the_servers_words() -> None:
     """Any status but 2xx is an http_error, with an end and a message, whatever the body says."""
     body = b'{"error":{"message":"rate limit reached","code":429}}'
