@@ -51,10 +51,19 @@ class PlannedRows(Sequence[RequestRow]):
             return NotImplemented
         return len(self) == len(other) and all(map(eq, self, other))
 
+    def values(self, field: str) -> Sequence[Any]:
+        """What all rows have in a field, without making the rows."""
+        return self._columns[field] if field in self._columns else [None] * len(self)
+
     def _row(self, number: int, fields: dict[str, Any]) -> RequestRow:
         if fields.get("id") is None:
             fields["id"] = f"R{number:0{self._width}}"
         return RequestRow(**fields)
+
+
+def values(rows: Sequence[RequestRow], field: str) -> Sequence[Any]:
+    """What planned rows have in a field: to make a million of them for one number each takes seconds."""
+    return rows.values(field) if isinstance(rows, PlannedRows) else [getattr(row, field) for row in rows]
 
 
 class Ledger(msgspec.Struct, kw_only=True):

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ledgers.ledger import values
 from ledgers.rows import RequestRow
 
 
@@ -61,7 +62,8 @@ class Requests(Sequence[RequestRow]):
 
     def arrivals_ns(self) -> array[int]:
         """When they are to leave, from t0; all at once where the ledger does not say."""
-        return array("q", (self._rows[number].arrival_ns or 0 for number in self._numbers))
+        arrivals = values(self._rows, "arrival_ns")
+        return array("q", (arrivals[number] or 0 for number in self._numbers))
 
     def _planned(self, row: RequestRow) -> RequestRow:
         return msgspec.structs.replace(

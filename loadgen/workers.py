@@ -25,6 +25,7 @@ import msgspec
 
 from ledgers.errors import InputError
 from ledgers.health import HealthSample, merged
+from ledgers.ledger import values
 from ledgers.rows import RequestRow
 from ledgers.units import NS_PER_S
 from loadgen.requests import Share
@@ -48,8 +49,8 @@ def workers_for(rows: Sequence[RequestRow]) -> int:
 def _busiest(rows: Sequence[RequestRow]) -> float:
     """Output tokens per second that requests ask for in the busiest stretch, each stretch a few seconds."""
     asked: Counter[int] = Counter()
-    for row in rows:
-        asked[(row.arrival_ns or 0) // (_STRETCH_S * NS_PER_S)] += row.output_tokens
+    for arrival_ns, tokens in zip(values(rows, "arrival_ns"), values(rows, "output_tokens"), strict=True):
+        asked[(arrival_ns or 0) // (_STRETCH_S * NS_PER_S)] += tokens
     return max(asked.values()) / _STRETCH_S
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from ledgers.health import HealthSample, merged
 from ledgers.histograms import read_log
+from ledgers.ledger import values
+from ledgers.load import make_ledger
 from ledgers.rows import RequestRow
 from ledgers.rundir import Run
 from ledgers.summary import summarize
@@ -205,6 +208,14 @@ def test_shares_make_up_the_ledger(total: int, step: int) -> None:
     assert sum(Share(first, step).of(total) for first in range(step)) == total
     for share in shares:
         assert [share.number(i) for i in range(len(share))] == list(share.arrivals_ns())
+
+
+def test_a_field_of_all_rows_is_what_the_rows_say() -> None:
+    """Of rows held by column and of a list; a field that no row has is None in all."""
+    made = make_ledger(50, 10, 20, range_ratio=Fraction(1, 2), request_rate=Fraction(5)).rows
+    for rows in (made, list(made), made[3:40:4]):
+        for field in ("arrival_ns", "output_tokens", "session"):
+            assert list(values(rows, field)) == [getattr(row, field) for row in rows]
 
 
 def test_health_of_several_processes_is_summed_and_the_worst() -> None:
