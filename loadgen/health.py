@@ -6,7 +6,7 @@ import time
 
 from ledgers.health import LATE_NS, SEND_NS, HealthSample
 from ledgers.units import NS_PER_S
-from loadgen.recorder import ReadCounts
+from loadgen.token_times import ReadCounts
 
 _SHORTEST_SAMPLE_NS = NS_PER_S // 5
 _SCHEDULER_FIGURES = "/proc/thread-self/schedstat"  # Linux: time on a core, time waiting for one (ns)

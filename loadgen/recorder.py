@@ -17,6 +17,7 @@ from loadgen.dialects.dialect import MALFORMED, Dialect, Output, Reading, Usage,
 from loadgen.http1 import ProtocolError, ResponseReader
 from loadgen.inflate import CODINGS, Inflater
 from loadgen.sse import SseEvent, SseReader
+from loadgen.token_times import ReadCounts, TokenTimes
 
 MAX_ERROR_BODY_BYTES = 65_536
 MAX_HELD_BYTES = 64 << 20
@@ -28,22 +29,11 @@ _LESSONS = 4  # events from which it is tried to learn what the next ones look l
 _EMPTY: tuple[Outcome, str] = ("empty", "the answer ended without any output")
 
 
-class ReadCounts:
-    """How many reads carried generated output, and how many of them more than one event of it.
-
-    A read dates only its last event: those before it came earlier by an unknown time.
-    """
-
-    def __init__(self) -> None:
-        self.reads = 0
-        self.with_several_events = 0
-
-
 class Recorder:
     """Give it `connected`, `sent`, `feed` and `lost` as they happen; `finished` says that the row is decided.
 
     `drained` says that the HTTP message is over as well, so that the connection has nothing left to say.
-    `due_ns` is when the run lets the request go, where that is not its intended arrival.
+    `due_ns` is to be set where the run lets the request go at another time than its intended arrival.
     """
 
     def __init__(
@@ -52,17 +42,15 @@ class Recorder:
         dialect: Dialect,
         *,
         choices: int = 1,
-        due_ns: int | None = None,
         record_text: bool = False,
         counts: ReadCounts | None = None,
     ) -> None:
         self.planned = planned
         self._choices_asked = choices
-        self.due_ns = due_ns
+        self.due_ns: int | None = None
         self.outcome: Outcome | None = None
         self.error: str | None = None
         self.finish_reason: str | None = None
-        self.token_ns: list[int] = []  # one stamp per event, and choice, that carries generated output
         self.sent_ns: int | None = None
         self.headers_ns: int | None = None
         self.end_ns: int | None = None
@@ -70,14 +58,9 @@ class Recorder:
         self.retry_after_s: float | None = None
         self.output: list[Output] = []
         """What was generated, if `record_text`."""
-        self.counts = ReadCounts() if counts is None else counts
+        self._tokens = TokenTimes(ReadCounts() if counts is None else counts)
         self._connect_ns: int | None = None
         self._send_start_ns: int | None = None
-        self._first_content_ns: int | None = None
-        self._last_token_ns: int | None = None
-        self._events = 0
-        self._shared_reads = 0
-        self._token_choices: list[int] | None = None  # None while there is only the first choice
         self._token_ids: int | None = None
         self._timed = Usage()
         self._connected = False
@@ -122,8 +105,13 @@ class Recorder:
         return self._alike.end if self._alike is not None and self._clean else None
 
     @property
+    def token_ns(self) -> list[int]:
+        """A time for each event, and choice, that carries generated output."""
+        return self._tokens.ns
+
+    @property
     def last_token_ns(self) -> int | None:
-        return self._last_token_ns
+        return self._tokens.last_ns
 
     @property
     def over_ns(self) -> int | None:
@@ -149,7 +137,7 @@ class Recorder:
         if not self._connected:
             return "connect"
         if self.headers_ns is not None:
-            return "streaming" if self._last_token_ns is not None else "first_token"
+            return "streaming" if self._tokens.last_ns is not None else "first_token"
         return "send" if self.sent_ns is None else "headers"
 
     def connected(self, waited_ns: int | None = None) -> None:
@@ -173,15 +161,15 @@ class Recorder:
 
     def feed(self, data: bytes, ns: int) -> None:
         """Bytes of the response, with the time at which they reached this machine."""
-        events_before = self._events
+        events_before = self._tokens.events
         while data:
             if self._alike is not None and self._clean:
                 data = self._read_alike(self._alike, data, ns)
             first = len(data) if not self._lessons else self._http.first_part(data)
             self._read_anew(data[:first], ns)
             data = data[first:]
-        if self._events > events_before and self._streamed:
-            self._count_read(self._events - events_before)
+        if self._tokens.events > events_before and self._streamed:
+            self._tokens.count_read(self._tokens.events - events_before)
 
     def take_usual(self, pieces: Sequence[tuple[bytes, int]]) -> int:
         """Take those from the first on that are a token each, like the ones before; how many they are.
@@ -197,17 +185,14 @@ class Recorder:
             stamps.append(ns)
         if stamps:
             self._usual_tokens(stamps)
-            self.counts.reads += len(stamps)
+            self._tokens.count_single_reads(len(stamps))
         return len(stamps)
 
     def _usual_tokens(self, stamps: Sequence[int]) -> None:
         """Tokens of the first choice came at these times, in events like one before."""
         self._lessons = _LESSONS
-        self._events += len(stamps)
-        self._last_token_ns = self._over_ns = stamps[-1]
-        self.token_ns += stamps
-        if self._token_choices is not None:
-            self._token_choices += [0] * len(stamps)
+        self._over_ns = stamps[-1]
+        self._tokens.add_usual(stamps)
 
     def _read_anew(self, data: bytes, ns: int) -> None:
         """Read by all the rules; learn from a single event, alone in its chunk, how the next may look."""
@@ -294,11 +279,6 @@ class Recorder:
         if held > MAX_HELD_BYTES:
             self._end("stream_error", f"more than {MAX_HELD_BYTES >> 20} MiB without an end", ns)
 
-    def _count_read(self, events: int) -> None:
-        self.counts.reads += 1
-        self.counts.with_several_events += events > 1
-        self._shared_reads += events - 1
-
     def _begin(self, piece: bytes, last: bool) -> bytes:
         """Find out from the beginning of the body what it is; what was held back until then comes along."""
         start = bytes(self._whole) + piece
@@ -324,7 +304,7 @@ class Recorder:
             if reading.whole:
                 reading.output = self._news(reading.output)
             if reading.output:
-                self._token(reading.output, ns)
+                self._tokens.add(reading.output, ns)
                 if len(events) == 1 and reading.only_first_choice:
                     self._example = reading.output[0]
                 if len(events) == 1 and reading.only_first_choice:
@@ -342,7 +322,7 @@ class Recorder:
 
     def _news(self, output: Sequence[Output]) -> Sequence[Output]:
         """What the answer from its beginning has beyond what is known; nothing, if it came in pieces."""
-        if self._events and not self._told:
+        if self._tokens.events and not self._told:
             return ()
         news = []
         for piece in output:
@@ -351,21 +331,6 @@ class Recorder:
             if text := piece.text.removeprefix(known):
                 news.append(piece._replace(text=text))
         return news
-
-    def _token(self, output: Sequence[Output], ns: int) -> None:
-        """An event with generated output: a token of each choice that is in it."""
-        self._events += 1
-        self._last_token_ns = ns
-        if self._first_content_ns is None and any(piece.kind != "reasoning" for piece in output):
-            self._first_content_ns = ns
-        choices = {0} if len(output) == 1 and not output[0].choice else {piece.choice for piece in output}
-        if self._token_choices is None:
-            if choices == {0}:
-                self.token_ns.append(ns)
-                return
-            self._token_choices = [0] * len(self.token_ns)
-        self.token_ns += [ns] * len(choices)
-        self._token_choices += sorted(choices)
 
     def _note(self, reading: Reading) -> None:
         if reading.usage is not None:
@@ -411,7 +376,7 @@ class Recorder:
         self._note(reading)
         self._done = reading.error is None
         if reading.output:
-            self._events, self._last_token_ns = 1, ns
+            self._tokens.add_whole(ns)
         self._end("completed" if reading.error is None else "stream_error", reading.error, ns)
 
     def _end(self, outcome: Outcome, why: str | None, ns: int) -> None:
@@ -447,7 +412,7 @@ class Recorder:
     def _has_output(self) -> bool:
         # What is counted and not shown is output too; one token alone is the end, which some servers count.
         counted = max(self.usage.completion_tokens or 0, self._token_ids or 0)
-        return self._last_token_ns is not None or counted > 1
+        return self._tokens.last_ns is not None or counted > 1
 
     def _http_error(self) -> str:
         """The message of an error body, in whatever shape, or its beginning."""
@@ -464,7 +429,7 @@ class Recorder:
             (self._timed.completion_tokens, "timings"),
         )
         for known, source in sources:
-            if known is not None and (known or not self._events):
+            if known is not None and (known or not self._tokens.events):
                 return known, source
         if self._streamed or (self._streamed is None and self.headers_ns is not None):
             return len(self.token_ns), "events"
@@ -494,10 +459,10 @@ class Recorder:
             sent_ns=_since(self.sent_ns, t0_ns),
             headers_ns=_since(self.headers_ns, t0_ns),
             first_token_ns=_since(self.token_ns[0] if self.token_ns else None, t0_ns),
-            first_content_ns=_since(self._first_content_ns, t0_ns),
-            last_token_ns=_since(self._last_token_ns, t0_ns),
+            first_content_ns=_since(self._tokens.first_content_ns, t0_ns),
+            last_token_ns=_since(self._tokens.last_ns, t0_ns),
             end_ns=_since(self.end_ns, t0_ns),
-            decode_ns=self._decode_ns(),
+            decode_ns=self._tokens.decode_ns(),
             tokens=tokens,
             token_source=source,
             usage_prompt_tokens=self._timed.prompt_tokens
@@ -505,9 +470,9 @@ class Recorder:
             else usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
-            events=self._events if answered else None,
-            shared_reads=self._shared_reads if answered else None,
-            choices=None if self._token_choices is None else len(set(self._token_choices)),
+            events=self._tokens.events if answered else None,
+            shared_reads=self._tokens.shared_reads if answered else None,
+            choices=None if self._tokens.choices is None else len(set(self._tokens.choices)),
             streamed=self._streamed if self._ok else None,
             outcome=self.outcome,
             phase=None if self.outcome == "completed" else self.phase,
@@ -516,7 +481,7 @@ class Recorder:
             error=None if self.error is None else scrub(self.error)[:MAX_ERROR_CHARS],
             finish_reason=None if self.finish_reason is None else scrub(self.finish_reason)[:MAX_ERROR_CHARS],
             token_ns=[ns - t0_ns for ns in self.token_ns] if record_tokens else None,
-            token_choices=self._token_choices if record_tokens else None,
+            token_choices=self._tokens.choices if record_tokens else None,
             text=scrub(self.text("text")) if record_text and self._record_text else None,
             reasoning_text=scrub(self.text("reasoning")) if record_text and self._record_text else None,
         )
@@ -529,17 +494,6 @@ class Recorder:
         """All that was generated, if it was recorded, as a tokenizer counts it: each choice in one piece."""
         pieces = sorted(self.output, key=lambda piece: (piece.choice, piece.kind))
         return "".join(piece.text for piece in pieces)
-
-    def _decode_ns(self) -> int | None:
-        """First to last token of each choice, summed; None where there was one choice."""
-        if self._token_choices is None:
-            return None
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for choice, ns in zip(self._token_choices, self.token_ns, strict=True):
-            first.setdefault(choice, ns)
-            last[choice] = ns
-        return sum(last[choice] - ns for choice, ns in first.items())
 
 
 def unsent(planned: RequestRow, why: str | None = None) -> RequestRow:

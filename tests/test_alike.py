@@ -14,8 +14,9 @@ from ledgers.rows import RequestRow
 from loadgen.alike import Alike
 from loadgen.dialects import DIALECTS
 from loadgen.dialects.dialect import Dialect, Output, Reading
-from loadgen.recorder import ReadCounts, Recorder
+from loadgen.recorder import Recorder
 from loadgen.sse import SseEvent
+from loadgen.token_times import ReadCounts
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 WORDS = (

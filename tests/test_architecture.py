@@ -26,6 +26,7 @@ CLIENT_CORES = (
     "recorder.py",
     "pacing.py",
     "requests.py",
+    "token_times.py",
     "negotiation.py",
     "wording.py",
 )

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ledgers.rows import RequestRow, decode_row, encode
 from loadgen.dialects import DIALECTS
-from loadgen.recorder import ReadCounts, Recorder
+from loadgen.recorder import Recorder
+from loadgen.token_times import ReadCounts
 
 MS = 1_000_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
