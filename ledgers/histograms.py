@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
+from weakref import proxy
 
 from hdrh.codec import HdrCookieException, HdrLengthException
 from hdrh.histogram import HdrHistogram
@@ -47,6 +48,8 @@ class Histogram:
 
     def __init__(self) -> None:
         self._buckets = HdrHistogram(LOWEST_NS, HIGHEST_NS, SIGNIFICANT_DIGITS)
+        # The library's cycle would keep 300 kB until the next search for garbage.
+        self._buckets.encoder.histogram = proxy(self._buckets)
         self._pending = array("q")
         self._n = self._sum_ns = self._clamped = 0
         self._min_ns: int | None = None

@@ -25,7 +25,7 @@ async def send_alone(
     """Send it, and return when it has ended; `limit` says again and again what would end it and when."""
     ended = asyncio.Event()
     transport.on_finished = lambda _: ended.set()
-    transport.send(recorder, request)
+    transport.send((recorder, request))
     while not ended.is_set():
         try:
             await asyncio.wait_for(ended.wait(), _LOOK_S)

@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ledgers.rows import CLIENT_LIMIT
@@ -44,6 +45,20 @@ def describe(error: OSError) -> str:
     if limit:
         return f"{CLIENT_LIMIT}{limit} ({errno.errorcode[error.errno or 0]})"
     return os.strerror(error.errno) if error.errno else str(error)
+
+
+def hand_over(requests: Sequence[tuple[socket.socket, bytes]]) -> list[tuple[int, int]]:
+    """Give each socket its request, one right after the other: when, and how much of it the kernel took."""
+    taken = []
+    # As little as can be between two sends: after each the processor has forgotten how Python runs.
+    for sock, request in requests:
+        # The stamp comes before the call: the receiver can have the last byte before send() returns.
+        at_ns = time.monotonic_ns()
+        try:
+            taken.append((at_ns, sock.send(request)))
+        except OSError:  # as the next try will tell
+            taken.append((at_ns, 0))
+    return taken
 
 
 class Connection:
@@ -150,9 +165,13 @@ class Connection:
         self._cancel_timer()
         if self.exchange is None:
             self._transport.ready(self)
+            return
+        assert self._sock is not None
+        self.exchange.connected(time.monotonic_ns() - self._taken_ns)
+        if self._tls is None:
+            self.begun(*hand_over([(self._sock, self.request)])[0])
         else:
-            self.exchange.connected(time.monotonic_ns() - self._taken_ns)
-            self._start_request()
+            self._encrypt_request()
 
     def _too_slow(self) -> None:
         why = f"no connection within --connect-timeout {self._transport.connect_timeout_s:g} s"
@@ -170,44 +189,43 @@ class Connection:
 
     # Sending
 
-    def take(self, exchange: Exchange, request: bytes) -> None:
-        """Carry this exchange: now if connected, else as soon as it is."""
+    def take(self, exchange: Exchange, request: bytes) -> socket.socket | None:
+        """Carry this exchange.
+
+        An open socket comes back if it only has to be handed the request, and `begun` to be told of it; else
+        the request goes as soon as it can.
+        """
         self.exchange = exchange
         self.request = request
-        if self._up:
-            exchange.connected()
-            self._start_request()
-        else:
+        if not self._up:
             self._taken_ns = time.monotonic_ns()
             self._start_timer()  # this request has waited for no time yet
-
-    def _start_request(self) -> None:
-        assert self.exchange is not None
-        self._floor_ns = time.monotonic_ns()
+            return None
+        exchange.connected()
         if self._tls is None:
-            self._send_request(self.exchange, self.request)
-            return
+            return self._sock
+        self._encrypt_request()
+        return None
+
+    def begun(self, at_ns: int, count: int) -> None:
+        """At that time the kernel took so many bytes of the request; what is left goes when there is room."""
+        assert self.exchange is not None
+        self._floor_ns = at_ns
+        self.exchange.sending(at_ns)
+        if count == len(self.request):
+            self.exchange.sent(at_ns)
+        else:
+            self._carries_request = True
+            self._write(self.request[count:])
+
+    def _encrypt_request(self) -> None:
+        assert self._tls is not None
+        self._floor_ns = time.monotonic_ns()
         self._carries_request = True
         plain = memoryview(self.request)
         while plain:
             plain = plain[self._tls.write(plain) :]
         self._write(self._outgoing.read())
-
-    def _send_request(self, exchange: Exchange, request: bytes) -> None:
-        """Nearly always the kernel takes a request whole; many that are due together do not wait for long."""
-        assert self._sock is not None
-        # The stamp comes before the call: the receiver can have the last byte before send() returns.
-        before = time.monotonic_ns()
-        exchange.sending(before)
-        try:
-            count = self._sock.send(request)
-        except OSError:  # as the next try will tell
-            count = 0
-        if count == len(request):
-            exchange.sent(before)
-        else:
-            self._carries_request = True
-            self._write(request[count:])
 
     def _write(self, data: bytes) -> None:
         if not data or self._sock is None:

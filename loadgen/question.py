@@ -118,7 +118,7 @@ async def put(transport: Transport, request: bytes, *, quiet_s: float, most_s: f
                 patience.reschedule(min(latest, loop.time() + quiet_s))
 
         question = Question(heard)
-        transport.send(question, request)
+        transport.send((question, request))
         try:
             await ended.wait()
         finally:

@@ -307,8 +307,6 @@ class Recorder:
                 self._tokens.add(reading.output, ns)
                 if len(events) == 1 and reading.only_first_choice:
                     self._example = reading.output[0]
-                if len(events) == 1 and reading.only_first_choice:
-                    self._example = reading.output[0]
             self._note(reading)
             if reading.seen or reading.usage is not None:  # a ping says nothing
                 self._over_ns = ns

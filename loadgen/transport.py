@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ledgers.rows import Outcome
 from ledgers.units import NS_PER_MS, NS_PER_S
-from loadgen.connection import Connection
+from loadgen.connection import Connection, hand_over
 from loadgen.readiness import Readiness
 from loadgen.stamps import StampClock
 from loadgen.target import Address, Target
@@ -103,9 +103,22 @@ class Transport:
     def opening(self) -> int:
         return len(self._opening)
 
-    def send(self, exchange: Exchange, request: bytes) -> None:
-        """Send at once on a ready connection, else on one that is being opened."""
-        self._assign(exchange, request, fresh=False)
+    def send(self, *requests: tuple[Exchange, bytes]) -> None:
+        """Send at once on ready connections, else on such as are being opened."""
+        begun, direct, waiting = [], [], []
+        for exchange, request in requests:
+            connection = self._take_ready()
+            if connection is None:
+                waiting.append((exchange, request))
+                continue
+            self._busy[exchange] = connection
+            if (sock := connection.take(exchange, request)) is not None:
+                begun.append(connection)
+                direct.append((sock, request))
+        for connection, taken in zip(begun, hand_over(direct), strict=True):
+            connection.begun(*taken)
+        for exchange, request in waiting:
+            self._send_later(exchange, request, self._take_opening())
 
     def forget(self, exchange: Exchange) -> None:
         """Close the connection of an exchange that ends before its time."""
@@ -166,7 +179,7 @@ class Transport:
         now = time.monotonic_ns()
         if self._was_stale(connection, exchange, now):
             self.resent += 1
-            self._assign(exchange, connection.request, fresh=True)
+            self._send_later(exchange, connection.request)
             return
         if too_slow:
             exchange.stop("timeout", now, why)
@@ -193,8 +206,8 @@ class Transport:
 
     # Inside
 
-    def _assign(self, exchange: Exchange, request: bytes, *, fresh: bool) -> None:
-        connection = None if fresh else self._take_ready() or self._take_opening()
+    def _send_later(self, exchange: Exchange, request: bytes, connection: Connection | None = None) -> None:
+        """Send on a connection that is being opened; on a new one if none is given."""
         if connection is None:
             connection = Connection(self)
             connection.open()

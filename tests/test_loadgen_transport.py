@@ -51,7 +51,7 @@ async def exchange(transport: Transport, body: bytes = b"{}") -> RequestRow:
     transport.on_finished = finished.set_result
     planned = RequestRow(id="a", prompt_tokens=1, output_tokens=1, arrival_ns=0)
     recorder = Recorder(planned, DIALECTS["chat"](), record_text=True)
-    transport.send(recorder, post(body))
+    transport.send((recorder, post(body)))
     await finished
     return recorder.row(0, record_tokens=True)
 
@@ -95,7 +95,7 @@ async def test_three_hundred_at_once_are_all_in_flight() -> None:
         transport.on_finished = done.append
         for number in range(300):
             planned = RequestRow(id=str(number), prompt_tokens=1, output_tokens=1)
-            transport.send(Recorder(planned, DIALECTS["chat"]()), post())
+            transport.send((Recorder(planned, DIALECTS["chat"]()), post()))
         async with asyncio.timeout(20):
             while len(done) < 300:
                 await asyncio.sleep(0.01)

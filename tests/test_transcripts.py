@@ -132,7 +132,7 @@ async def played(transport: Transport, case: Transcript, waiting: Waiting) -> tu
     """Send a request for the transcript; one that hangs is cut off after a while."""
     made = recorder(case)
     waiting[made] = over = asyncio.Event()
-    transport.send(made, request(case))
+    transport.send((made, request(case)))
     try:
         async with asyncio.timeout(HUNG_S if case.expect["outcome"] == "timeout" else 20):
             await over.wait()
