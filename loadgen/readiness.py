@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ledgers.alarm import Alarm
 from ledgers.units import NS_PER_MS
-from loadgen.alarm import Alarm
 from loadgen.stamps import ANCILLARY_BYTES
 
 READ_BYTES = 16_384

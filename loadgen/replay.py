@@ -8,21 +8,20 @@ from pure parts (schedule, places, patience), what happened goes to the run log.
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import msgspec
 
+from ledgers.alarm import Alarm
+from ledgers.machine import few_collections
 from ledgers.printable import printable
 from ledgers.rows import Outcome, RequestRow
 from ledgers.units import NS_PER_MS, NS_PER_S
-from loadgen.alarm import Alarm
 from loadgen.alone import reached
 from loadgen.bodies import Bodies
 from loadgen.health import Health
@@ -40,7 +39,6 @@ _HEARTBEAT_NS = 20 * NS_PER_MS
 _ARM_AHEAD_NS = 50 * NS_PER_MS
 _MOST_ARMED = 128
 _MOST_AT_ONCE = 16  # are sent before the time is looked at: half a millisecond
-_MANY_OBJECTS = 200_000  # more than ten thousand exchanges grow by
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +138,7 @@ class Replay:
         self._cut_alarm = Alarm(loop, self._tail_is_over)
         self._heart = Alarm(loop, self._beat)
         await self._make_ready(transport)
-        with _few_collections():
+        with few_collections():
             self._start(await agree())
             preparing = asyncio.create_task(self._bodies.prepare())
             preparing.add_done_callback(self._task_ended)
@@ -480,22 +478,6 @@ class Replay:
     def _sample(self, now_ns: int) -> None:
         asked = None if self._rules.closed else self._schedule.due_by(now_ns)
         self._log.add_health(self._health.sample(now_ns, asked))
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Look for garbage only when there is much that may be: over a thousand exchanges it takes 20 ms.
-
-    A run makes next to no cycles; what it is done with goes without a search.
-    """
-    usual = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(_MANY_OBJECTS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-        gc.unfreeze()
 
 
 def to_stderr(line: str) -> None:

@@ -1,8 +1,9 @@
 """The real-clock driver: the same scheduler, one step for each tick that is due.
 
 Late is not different: a tick admits the requests stamped by its due time, however late it runs, and ticks
-that are due together run one after another. What came from outside (receive times, the tick at which a
-cancellation took effect) is kept in the rows: a simulation fed with them gives the same ticks.
+that are due together run one after another; what they have for a client is written at once. What came from
+outside (receive times, the tick at which a cancellation took effect) is kept in the rows: a simulation fed
+with them gives the same ticks.
 
 Knows no event loop and no socket. The clock is an argument; `run_due` is called whenever a tick may be due.
 """
@@ -24,9 +25,20 @@ AT_ONCE_NS = 10_000_000
 class Sink(Protocol):
     """Where a request's tokens go. Called inside a tick: must not block, must not raise."""
 
-    def token(self, index: int, last: bool) -> None: ...
+    file: int
+    """What the bytes of its tokens are to be written to."""
+
+    def token(self, index: int, last: bool) -> bytes:
+        """What is to be written for a token now; empty if there is nothing, or the sink sees to it."""
+
+    def held_back(self, rest: bytes) -> None:
+        """The kernel did not take this; it is the sink's to keep."""
 
     def abort(self) -> None: ...
+
+
+HandOver = Callable[[list[tuple[int, bytes]]], list[tuple[int, int]]]
+"""Writes to each file its bytes, one right after the other: when, and how many the kernel took."""
 
 
 class Job(Sequence):
@@ -71,6 +83,7 @@ class Engine:
         self,
         make_scheduler: Callable[[], Scheduler],
         clock: Callable[[], int],
+        hand_over: HandOver,
         *,
         on_row: Callable[[RequestRow], None] = lambda _: None,
         on_tick: Callable[[TickRow], None] = lambda _: None,
@@ -80,6 +93,7 @@ class Engine:
         """`clock` gives monotonic ns. `on_row` gets each request's row as it ends, `on_tick` each tick's."""
         self._make_scheduler = make_scheduler
         self._clock = clock
+        self._hand_over = hand_over
         self._on_row = on_row
         self._on_tick = on_tick
         self._record_tokens = record_tokens
@@ -94,6 +108,8 @@ class Engine:
         self.jobs: dict[str, Job] = {}
         self._inbox: deque[Job] = deque()
         self._leaving: deque[Job] = deque()
+        self._unwritten: dict[Job, list[bytes]] = {}  # what the ticks of this turn have for each client
+        self._ended: list[Job] = []  # in this turn
         self._last_received_ns = -1
         self._last_due_ns = -1  # of the ticks that have run
         self._received_count = 1
@@ -144,6 +160,8 @@ class Engine:
         while due_ns is not None and due_ns <= (now_ns := self._clock()) <= begin_ns + at_most_ns:
             self._run(self._next_tick(), due_ns, now_ns - due_ns)
             due_ns = self.due_ns
+        self._write()
+        self._tell()
 
     def reset(self) -> bool:
         """Forget the grid, so that the next arrival anchors a new one. False while requests are in flight."""
@@ -157,6 +175,7 @@ class Engine:
         for job in list(self.jobs.values()):
             self._end(job)
             job.sink.abort()
+        self._tell()
 
     def _next_tick(self) -> int:
         """The tick after the last one, or after an idle time the one that admits the first newcomer."""
@@ -190,23 +209,35 @@ class Engine:
         for kind, job in step.events:
             assert isinstance(job, Job)
             if kind == "token":
-                self._write(job)
+                data = job.sink.token(job.emitted - 1, job.emitted == job.output_tokens)
+                self._unwritten.setdefault(job, []).append(data)
             elif kind in ("finish", "cancel", "reject"):
                 self._end(job)
 
-    def _write(self, job: Job) -> None:
-        last = job.emitted == job.output_tokens
-        now_ns = self._clock()
-        job.last_write_ns = now_ns
-        if job.first_write_ns is None:
-            job.first_write_ns = now_ns
-        if job.token_ns is not None:
-            job.token_ns.append(now_ns)
-        job.sink.token(job.emitted - 1, last)
+    def _write(self) -> None:
+        """Nothing but writes between two writes: Python runs slowly after a system call."""
+        unwritten, self._unwritten = self._unwritten, {}
+        writes = [(job.sink.file, b"".join(pieces)) for job, pieces in unwritten.items()]
+        for (job, pieces), (_, data), (at_ns, count) in zip(
+            unwritten.items(), writes, self._hand_over(writes), strict=True
+        ):
+            if count < len(data):
+                job.sink.held_back(data[count:])
+            job.last_write_ns = at_ns
+            if job.first_write_ns is None:
+                job.first_write_ns = at_ns
+            if job.token_ns is not None:
+                job.token_ns += [at_ns] * len(pieces)
 
     def _end(self, job: Job) -> None:
         del self.jobs[job.id]
-        self._on_row(self._row(job))
+        self._ended.append(job)
+
+    def _tell(self) -> None:
+        """Pass on the rows of those that have ended, once all that they were to get has been written."""
+        ended, self._ended = self._ended, []
+        for job in ended:
+            self._on_row(self._row(job))
 
     def _row(self, job: Job) -> RequestRow:
         t0 = self.anchor_ns or 0

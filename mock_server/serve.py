@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -17,13 +16,14 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 from ledgers.errors import InputError
-from ledgers.machine import make_room_for_connections
+from ledgers.machine import few_collections, make_room_for_connections
 from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
 from mock_server.api import Server
 from mock_server.engine import Engine
 from mock_server.policies import make_scheduler
 from mock_server.served import ServedLedger
+from mock_server.sinks import hand_over
 from mock_server.ticker import Ticker
 
 BACKLOG = 4_096
@@ -68,12 +68,13 @@ async def serve(
     engine = Engine(
         lambda: make_scheduler(settings),
         time.monotonic_ns,
+        hand_over,
         on_row=ledger.add,
         on_tick=ledger.add_tick if options.record_ticks else lambda _: None,
         record_tokens=options.record_tokens,
         record_events=options.record_events,
     )
-    ticker = Ticker(engine, time.monotonic_ns)
+    ticker = Ticker(engine)
     server = Server(
         engine, ledger, ticker, model=options.model, default_output_tokens=options.default_output_tokens
     )
@@ -90,12 +91,12 @@ async def serve(
     make_room_for_connections()
     logging.getLogger("aiohttp.server").addFilter(lambda record: not _clients_fault(record))
     shutdown.listen()
-    gc.freeze()  # what lives as long as the process need not be looked at again
     announce(_url(listening))
     try:
-        await shutdown.asked.wait()
-        await site.stop()
-        await _drain(engine, shutdown, options.grace_s)
+        with few_collections():
+            await shutdown.asked.wait()
+            await site.stop()
+            await _drain(engine, shutdown, options.grace_s)
     finally:
         ticker.stop()
         engine.abandon()

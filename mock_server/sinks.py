@@ -1,4 +1,4 @@
-"""Where tokens go: from inside the tick straight to a client's socket, or into an answer that is sent whole.
+"""Where tokens go: after the tick straight to a client's socket, or into an answer that is sent whole.
 
 A sink never waits. What a slow reader does not take is kept up to a bound; beyond it the reader is cut off.
 """
@@ -7,34 +7,55 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 from mock_server.sse import StreamEncoder
 
 MAX_BEHIND_BYTES = 2**18  # some 1,500 tokens, on top of what the kernel holds
 
 
+def hand_over(writes: list[tuple[int, bytes]]) -> list[tuple[int, int]]:
+    """Write to each file its bytes, one right after the other: when (monotonic ns), and how many it took."""
+    taken = []
+    for file, data in writes:
+        at_ns = time.monotonic_ns()
+        try:
+            taken.append((at_ns, os.write(file, data) if data else 0))
+        except BlockingIOError:
+            taken.append((at_ns, 0))
+        except OSError:  # the client is gone, and the handler will be told
+            taken.append((at_ns, len(data)))
+    return taken
+
+
 class Sink:
     """What both sinks share: `ended` is done after the last token. `abort` ends the request without it."""
+
+    file = -1
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def token(self, index: int, last: bool) -> None:
+    def token(self, index: int, last: bool) -> bytes:
         if last and not self.ended.done():
             self.ended.set_result(None)
+        return b""
+
+    def held_back(self, rest: bytes) -> None:
+        """Only what is written can be held back."""
 
     def abort(self) -> None:
         self.ended.cancel()
 
 
 class Stream(Sink):
-    """Writes each token to the client's socket as one HTTP chunk, at once or not at all."""
+    """Each token is one HTTP chunk, past the transport's buffer if that is empty."""
 
     def __init__(self, transport: asyncio.Transport, encoder: StreamEncoder) -> None:
         super().__init__()
         self._transport = transport
         self._encoder = encoder
-        self._fd: int = transport.get_extra_info("socket").fileno()
+        self.file = transport.get_extra_info("socket").fileno()
         self._early: bytes | None = b""  # tokens that came before the headers were out
         self.cut_off = False
 
@@ -42,40 +63,38 @@ class Stream(Sink):
         """The headers are out: from now on tokens may follow."""
         early, self._early = self._early, None
         if early:
-            self._send(early)
+            self._transport.write(early)
 
-    def token(self, index: int, last: bool) -> None:
+    def token(self, index: int, last: bool) -> bytes:
         data = self._encoder.token(index)
         if last:
             data += self._encoder.end()
-        if self._early is None:
-            self._send(data)
-        else:
+            super().token(index, last)
+        if self._early is not None:
             self._early += data
-        super().token(index, last)
+            return b""
+        transport = self._transport
+        if transport.is_closing():
+            return b""
+        if behind_bytes := transport.get_write_buffer_size():
+            self._queue(data, behind_bytes)
+            return b""
+        return data
+
+    def held_back(self, rest: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(rest)
 
     def abort(self) -> None:
         self._transport.abort()
         super().abort()
 
-    def _send(self, data: bytes) -> None:
-        """Past the transport's buffer if that is empty, so that the stamp taken before is the write's."""
-        transport = self._transport
-        if transport.is_closing():
-            return
-        behind_bytes = transport.get_write_buffer_size()
-        if behind_bytes == 0:
-            try:
-                data = data[os.write(self._fd, data) :]
-            except BlockingIOError:
-                pass
-            except OSError:
-                return  # the client is gone, and the handler will be told
+    def _queue(self, data: bytes, behind_bytes: int) -> None:
         if behind_bytes > MAX_BEHIND_BYTES:
             self.cut_off = True
-            transport.abort()
-        elif data:
-            transport.write(data)
+            self._transport.abort()
+        else:
+            self._transport.write(data)
 
 
 class Answer(Sink):

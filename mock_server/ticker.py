@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
+from ledgers.alarm import Alarm
 from mock_server.engine import Engine
 
 
 class Ticker:
-    """Calls the engine when a tick is due. Timers may wake early: the engine looks at the clock again."""
+    """Calls the engine when a tick is due, on the clock of `time.monotonic_ns`."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._clock = clock
-        self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
+        self._set_ns: int | None = None
 
     def arm(self) -> None:
         """To be called after anything that can change when the next tick is due."""
         due_ns = self._engine.due_ns
-        if due_ns is not None and self._timer is None and not self._stopped:
-            wait_s = max(0, due_ns - self._clock()) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
+        if due_ns is not None and due_ns != self._set_ns:
+            self._set_ns = due_ns
+            self._alarm.set(due_ns)
 
     def stop(self) -> None:
-        self._stopped = True
-        if self._timer:
-            self._timer.cancel()
+        self._alarm.close()
 
     def _wake(self) -> None:
-        self._timer = None
+        self._set_ns = None
         self._engine.run_due()
         self.arm()

@@ -27,12 +27,18 @@ class Clock:
 class Client:
     """A sink that counts what it was given."""
 
+    file = -1
+
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.aborted = False
 
-    def token(self, index: int, last: bool) -> None:
+    def token(self, index: int, last: bool) -> bytes:
         self.tokens.append(index)
+        return b""
+
+    def held_back(self, rest: bytes) -> None:
+        raise AssertionError("nothing was to be written")
 
     def abort(self) -> None:
         self.aborted = True
@@ -46,13 +52,19 @@ class World:
         self.clock = Clock()
         self.rows: list[RequestRow] = []
         self.ticks: list[TickRow] = []
+        self.writes: list[bytes] = []
         self.engine = Engine(
             lambda: make_scheduler(setup),
             self.clock,
+            self.hand_over,
             on_row=self.rows.append,
             on_tick=self.ticks.append,
             record_events=True,
         )
+
+    def hand_over(self, writes: list[tuple[int, bytes]]) -> list[tuple[int, int]]:
+        self.writes += [data for _, data in writes if data]
+        return [(self.clock(), len(data)) for _, data in writes]
 
     def submit(self, prompt_tokens: int, output_tokens: int) -> Job:
         job = Job(None, prompt_tokens, output_tokens, Client())
@@ -206,6 +218,28 @@ def test_a_shutdown_leaves_a_row_for_everything_in_flight() -> None:
     assert job.sink.aborted
 
 
+def test_ticks_that_are_due_together_write_to_each_client_once() -> None:
+    """Late tokens share a write, whose time they carry; the ticks stay as they were due."""
+    world = World(SchedulerSettings(policy="continuous", max_wait_ns=0))
+
+    class Bytes(Client):
+        def token(self, index: int, last: bool) -> bytes:
+            return b"%d," % index
+
+    job = Job(None, 1, 4, Bytes())
+    job.token_ns = []
+    world.engine.submit(job)
+    world.pass_time(3 * TICK_NS)
+    world.engine.run_due()
+    assert world.writes == [b"0,1,2,"]
+    world.pass_time(TICK_NS)
+    world.engine.run_due()
+    assert world.writes == [b"0,1,2,", b"3,"]
+    assert world.rows[0].token_ns == [3 * TICK_NS] * 3 + [4 * TICK_NS]
+    assert world.rows[0].ticks is not None
+    assert (world.rows[0].ticks.first_token, world.rows[0].ticks.last_token) == (1, 4)
+
+
 def test_an_engine_that_cannot_keep_up_lets_others_have_a_turn() -> None:
     """Ticks that take longer than they last: `run_due` comes back though more are due."""
     world = World(SchedulerSettings(policy="immediate"))
@@ -213,9 +247,9 @@ def test_an_engine_that_cannot_keep_up_lets_others_have_a_turn() -> None:
     slow = Client.token
 
     class Slow(Client):
-        def token(self, index: int, last: bool) -> None:
+        def token(self, index: int, last: bool) -> bytes:
             world.pass_time(2 * TICK_NS)
-            slow(self, index, last)
+            return slow(self, index, last)
 
     job.sink = Slow()
     world.pass_time(50 * TICK_NS)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.alarm import Alarm
+from ledgers.alarm import Alarm
 from loadgen.pacing import Places, Schedule
 
 MS = 1_000_000
