@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from ledgers.rows import encode
 from ledgers.rundir import tool_version
+from mock_server.connections import whole_body
 from mock_server.engine import Engine, Job
 from mock_server.openai import Api, ApiError, Generation, parse, too_long, whole_response
 from mock_server.served import ServedLedger
@@ -19,7 +21,8 @@ from mock_server.sinks import Answer, Stream
 from mock_server.sse import StreamEncoder, word
 from mock_server.ticker import Ticker
 
-MAX_BODY_BYTES = 64 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
+LARGE_BODY_BYTES = 2**16
 TOO_LARGE = ApiError(f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB", status=413)
 
 
@@ -27,13 +30,21 @@ class Server:
     """The application: one engine behind the endpoints."""
 
     def __init__(
-        self, engine: Engine, ledger: ServedLedger, ticker: Ticker, *, model: str, default_output_tokens: int
+        self,
+        engine: Engine,
+        ledger: ServedLedger,
+        ticker: Ticker,
+        *,
+        model: str,
+        default_output_tokens: int,
+        request_timeout_s: float,
     ) -> None:
         self.engine = engine
         self.ledger = ledger
         self.ticker = ticker
         self.model = model
         self.default_output_tokens = default_output_tokens
+        self.request_timeout_s = request_timeout_s
         self.cut_off_count = 0
         self.started_s = int(time.time())
         self._numbers = 0
@@ -60,7 +71,11 @@ class Server:
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise TOO_LARGE
-        generation = parse(api, await request.read(), self.default_output_tokens)
+        body = await whole_body(request, self.request_timeout_s)
+        if len(body) <= LARGE_BODY_BYTES:
+            generation = parse(api, body, self.default_output_tokens)
+        else:  # beside the ticks: they go on while it is read
+            generation = await asyncio.to_thread(parse, api, body, self.default_output_tokens)
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
         headers = {"X-Request-Id": _request_id(request) or id}
