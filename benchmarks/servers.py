@@ -160,8 +160,8 @@ def main(quick: bool, repeats: int | None) -> None:
             rows += [[load.label, server_name, *seen[server_name].cells()] for server_name in load.servers]
     facts = conditions("python -m benchmarks.servers" + " --quick" * quick, turns)
     text = (
-        f"Measured on {facts['date']} on {facts['cpu']} ({facts['host']['cpus']} cores), server and client on "
-        f"it, by `{facts['command']}`; runs of each server, in turns: {turns}. Times in ms."
+        f"Measured on {facts['date']} on {facts['cpu']} ({facts['host']['cpus']} cores), server and client "
+        f"on it, by `{facts['command']}`; runs of each server, in turns: {turns}. Times in ms."
     )
     print(f"{fill(text, WIDTH)}\n\n{table(rows)}")
 
