@@ -132,9 +132,9 @@ def test_strict_ends_the_server_when_a_tick_is_late(tmp_path: Path) -> None:
     with (
         (tmp_path / "stderr").open("w") as errors,
         serving(tmp_path / "served", "--strict", "0", stderr=errors) as server,
+        send(server, {"prompt": "time", "max_tokens": 3, "stream": True}),
     ):
-        with send(server, {"prompt": "time", "max_tokens": 3, "stream": True}):
-            assert server.process.wait(20) == 4
+        assert server.process.wait(20) == 4
     line = (tmp_path / "stderr").read_text()
     assert line.count("\n") == 1
     assert "tick 0 ran" in line
