@@ -16,7 +16,7 @@ from typing import Protocol
 from ledgers.rows import RequestRow, TickRow
 from ledgers.units import ceil_div
 from mock_server.results import describe
-from mock_server.scheduler import Scheduler, Sequence, Step
+from mock_server.scheduler import Rejection, Scheduler, Sequence, Step
 
 AT_ONCE_NS = 10_000_000
 
@@ -25,6 +25,9 @@ class Sink(Protocol):
     """Where a request's tokens go. Called inside a tick: must not block, must not raise."""
 
     def token(self, index: int, last: bool) -> None: ...
+
+    def decided(self, rejection: Rejection | None) -> None:
+        """The request has its place, or is rejected and over."""
 
     def abort(self) -> None: ...
 
@@ -51,9 +54,10 @@ class Job(Sequence):
         sink: Sink,
         *,
         streamed: bool = True,
+        class_: str | None = None,
     ) -> None:
         """`request_id` is the client's own. The engine numbers jobs itself, for clients may repeat theirs."""
-        super().__init__("", prompt_tokens, output_tokens)
+        super().__init__("", prompt_tokens, output_tokens, class_=class_)
         self.request_id = request_id
         self.sink = sink
         self.streamed = streamed
@@ -191,8 +195,10 @@ class Engine:
             assert isinstance(job, Job)
             if kind == "token":
                 self._write(job)
-            elif kind in ("finish", "cancel", "reject"):
+            elif kind in ("finish", "cancel"):
                 self._end(job)
+            elif kind in ("arrive", "reject"):
+                self._decide(job)
 
     def _write(self, job: Job) -> None:
         last = job.emitted == job.output_tokens
@@ -204,6 +210,11 @@ class Engine:
             job.token_ns.append(now_ns)
         job.sink.token(job.emitted - 1, last)
 
+    def _decide(self, job: Job) -> None:
+        job.sink.decided(job.rejection)
+        if job.rejection is not None:
+            self._end(job)
+
     def _end(self, job: Job) -> None:
         del self.jobs[job.id]
         self._on_row(self._row(job))
@@ -213,6 +224,7 @@ class Engine:
         row = RequestRow(
             id=job.id,
             request_id=job.request_id,
+            class_=job.class_,
             prompt_tokens=job.prompt_tokens,
             output_tokens=job.output_tokens,
         )
