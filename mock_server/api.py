@@ -199,13 +199,18 @@ _STREAM_HEADERS = {
 
 
 def _request_id(request: web.Request) -> str | None:
-    """The client's id; bytes that are no text are replaced, for rows are JSON."""
-    text = request.headers.get("X-Request-Id")
-    return text.encode("utf-8", "replace").decode() if text else None
+    return _header(request, "X-Request-Id")
 
 
 def _traffic_class(request: web.Request) -> str | None:
-    return unquote(request.headers.get("X-Request-Class", "")) or None
+    text = _header(request, "X-Request-Class")
+    return unquote(text) if text else None
+
+
+def _header(request: web.Request, name: str) -> str | None:
+    """What the client says there; bytes that are no text are replaced, for rows are JSON."""
+    text = request.headers.get(name)
+    return text.encode("utf-8", "replace").decode() if text else None
 
 
 def _json(value: Any) -> web.Response:

@@ -114,6 +114,20 @@ def test_a_full_queue_is_http_429_in_openais_words(tmp_path: Path, stream: bool)
     assert {(row.error, row.http_status, row.tokens) for row in refused_rows} == {("queue_full", 429, 0)}
 
 
+def test_a_stream_that_has_its_place_says_so_before_its_turn(tmp_path: Path) -> None:
+    """With a limit the headers wait for the tick that decides, and for nothing after that."""
+    with (
+        serving(tmp_path / "served", "--max-queue", "2", *SLOW_TICKS) as server,
+        asking(server, 2, max_tokens=60) as requests,
+    ):
+        assert [request.answer().status for request in requests] == [200, 200]
+        where = urlsplit(server.url)
+        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=20)
+        connection.request("GET", "/mock/state")
+        assert json.loads(connection.getresponse().read())["in_flight"] == 2
+        connection.close()
+
+
 def test_the_longest_request_is_told_and_kept_to(tmp_path: Path) -> None:
     """`/v1/models` says it, a longer one gets 400 at once, and one as long is served."""
     with serving(tmp_path / "served", "--max-model-len", "8", *SLOW_TICKS) as server:
@@ -133,14 +147,14 @@ def test_the_longest_request_is_told_and_kept_to(tmp_path: Path) -> None:
 
 
 def test_a_request_says_its_class_in_a_header(tmp_path: Path) -> None:
-    """Percent-encoded, as names need not be ASCII; without the header it has none."""
+    """Percent-encoded, as names need not be ASCII; bytes that are no text are replaced; none without it."""
     with serving(tmp_path / "served", *SLOW_TICKS) as server:
-        for headers in ({"X-Request-Class": "%C3%BCber%20all"}, {}):
+        for headers in ({"X-Request-Class": "%C3%BCber%20all"}, {}, {"X-Request-Class": "a\xff%FF"}):
             request = Asking(server, headers, max_tokens=1)
             request.answer().read()
             request.close()
         server.stop()
-    assert [row.class_ for row in Run(tmp_path / "served").rows()] == ["über all", None]
+    assert [row.class_ for row in Run(tmp_path / "served").rows()] == ["über all", None, "a?\ufffd"]
 
 
 def agreement(path: Path, *arguments: str) -> dict[str, Any]:
