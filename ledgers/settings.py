@@ -131,11 +131,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     def wait_ns(self, class_: str | None) -> int:
         """How long the head of the queue waits for a batch to fill."""
-        return (
-            self.traffic.of(class_).max_wait_ns(self.max_wait_ns)
-            if self.policy == "classes"
-            else self.max_wait_ns
-        )
+        if self.policy != "classes":
+            return self.max_wait_ns
+        return self.traffic.of(class_).max_wait_ns(self.max_wait_ns)
 
 
 class WindowSettings(msgspec.Struct, frozen=True):

@@ -155,6 +155,7 @@ class Scheduler:
         """A request is rejected if `max_queue` wait already, or if it is longer than `max_model_len`."""
         self.policy = policy
         self.hardware = hardware
+        self.tick_ns = hardware.tick_ns
         self.kv = KvPool(hardware.kv_budget_tokens)
         self.queue = policy.queue
         self.max_queue = max_queue
@@ -167,7 +168,7 @@ class Scheduler:
     @property
     def now_ns(self) -> int:
         """When the tick under way fires."""
-        return self.tick * self.hardware.tick_ns
+        return self.tick * self.tick_ns
 
     @property
     def idle(self) -> bool:

@@ -68,15 +68,16 @@ class Classes:
         self.batch = PrefillBatch()
 
     def serve(self, scheduler: Scheduler) -> int:
+        now_ns = scheduler.now_ns
         turns = take_turns(self.queue.all, scheduler.hardware.decode_slots)
         for sequence in turns:
             if not scheduler.emit(sequence):
-                self._join(sequence, scheduler.now_ns)
+                self._join(sequence, now_ns)
         if not self.batch:
-            self._start(scheduler)
+            self._start(scheduler, now_ns)
         if self.batch:
             for sequence in self.batch.advance(scheduler):
-                self._join(sequence, scheduler.now_ns + scheduler.hardware.tick_ns)
+                self._join(sequence, now_ns + scheduler.tick_ns)
         return len(turns)
 
     def withdraw(self, sequence: Sequence) -> None:
@@ -94,8 +95,8 @@ class Classes:
         sequence.since_ns = since_ns
         self.queue.of(sequence).ready.append(sequence)
 
-    def _start(self, scheduler: Scheduler) -> None:
-        waiting = [lane for lane in self.queue.all if lane.formed(scheduler.now_ns)]
+    def _start(self, scheduler: Scheduler, now_ns: int) -> None:
+        waiting = [lane for lane in self.queue.all if lane.formed(now_ns)]
         if waiting:
             lane = min(waiting, key=lambda lane: lane.urgency(lane.queue[0]))
             self.batch.start(scheduler, lane.queue, lane.max_batch)
