@@ -15,9 +15,7 @@ import pytest
 from tests.conftest import MockServer, serving
 from tests.test_server import ask, read_all, send, state
 
-FAST = (
-    "prefill_tokens_per_tick = 1000000\ndecode_slots = 64\nkv_budget_tokens = 100000000\ntick_s = 0.02\n"
-)
+FAST = "prefill_tokens_per_tick = 1000000\ndecode_slots = 64\nkv_budget_tokens = 100000000\ntick_s = 0.02\n"
 
 
 def open_to(server: MockServer) -> socket.socket:
