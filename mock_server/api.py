@@ -13,11 +13,13 @@ from aiohttp.web_protocol import RequestPayloadError
 from ledgers.rows import encode
 from ledgers.rundir import tool_version
 from mock_server.engine import Engine, Job
+from mock_server.keys import ApiKeys
 from mock_server.openai import Api, ApiError, Generation, parse, too_long, whole_response
 from mock_server.served import ServedLedger
 from mock_server.sinks import Answer, Stream
-from mock_server.sse import StreamEncoder, word
+from mock_server.sse import StreamEncoder, Style, words
 from mock_server.ticker import Ticker
+from mock_server.tokenize import detokenize, tokenize
 
 MAX_BODY_BYTES = 64 * 2**20
 TOO_LARGE = ApiError(f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB", status=413)
@@ -27,29 +29,50 @@ class Server:
     """The application: one engine behind the endpoints."""
 
     def __init__(
-        self, engine: Engine, ledger: ServedLedger, ticker: Ticker, *, model: str, default_output_tokens: int
+        self,
+        engine: Engine,
+        ledger: ServedLedger,
+        ticker: Ticker,
+        *,
+        model: str,
+        default_output_tokens: int,
+        style: Style,
+        keys: ApiKeys | None = None,
     ) -> None:
         self.engine = engine
         self.ledger = ledger
         self.ticker = ticker
         self.model = model
         self.default_output_tokens = default_output_tokens
+        self.style = style
+        self.keys = keys
         self.cut_off_count = 0
         self.started_s = int(time.time())
         self._numbers = 0
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[openai_errors])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[openai_errors, self.check_key])
+        app.on_response_prepare.append(_echo_request_id)
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/models/{model:.+}", self.one_model)
+        app.router.add_post("/tokenize", self.tokenize)
+        app.router.add_post("/detokenize", self.detokenize)
         app.router.add_get("/health", self.health)
         app.router.add_get("/version", self.version)
         app.router.add_get("/mock/ledger", self.served_ledger)
         app.router.add_get("/mock/state", self.state)
         app.router.add_post("/mock/reset", self.reset)
         return app
+
+    @web.middleware
+    async def check_key(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self.keys:
+            self.keys.check(request.path, request.headers)
+        return await handler(request)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, "chat")
@@ -60,7 +83,8 @@ class Server:
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise TOO_LARGE
-        generation = parse(api, await request.read(), self.default_output_tokens)
+        body = await request.read()
+        generation = parse(api, body, self.default_output_tokens, self.style.reasoning_tokens)
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
         headers = {"X-Request-Id": _request_id(request) or id}
@@ -75,7 +99,8 @@ class Server:
         if transport is None:
             raise ConnectionResetError
         chunked = request.version >= (1, 1)
-        stream = Stream(transport, StreamEncoder(generation, id, int(time.time()), chunked=chunked))
+        encoder = StreamEncoder(generation, id, int(time.time()), self.style, chunked=chunked)
+        stream = Stream(transport, encoder)
         job = self._submit(request, generation, stream)
         response = web.StreamResponse(headers={**headers, **_STREAM_HEADERS})
         try:
@@ -97,8 +122,8 @@ class Server:
             await answer.ended
         finally:
             self._leave(job)
-        text = "".join(map(word, range(generation.output_tokens)))
-        body = whole_response(generation, id, int(time.time()), text)
+        turn, end = generation.reasoning_tokens, generation.output_tokens
+        body = whole_response(generation, id, int(time.time()), words(0, turn), words(turn, end))
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     def _submit(self, request: web.Request, generation: Generation, sink: Stream | Answer) -> Job:
@@ -136,14 +161,24 @@ class Server:
             )
         return _json(self._model(name))
 
+    async def tokenize(self, request: web.Request) -> web.Response:
+        body = tokenize(await request.read(), self.max_model_len)
+        return web.Response(body=body, content_type="application/json")
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        return web.Response(body=detokenize(await request.read()), content_type="application/json")
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.scheduler.kv.budget
+
     def _model(self, name: str) -> dict[str, Any]:
-        budget = self.engine.scheduler.kv.budget
         return {
             "id": name,
             "object": "model",
             "created": self.started_s,
             "owned_by": "tokentick",
-            "max_model_len": budget,
+            "max_model_len": self.max_model_len,
         }
 
     async def health(self, _: web.Request) -> web.Response:
@@ -193,6 +228,12 @@ def _request_id(request: web.Request) -> str | None:
     """The client's id; bytes that are no text are replaced, for rows are JSON."""
     text = request.headers.get("X-Request-Id")
     return text.encode("utf-8", "replace").decode() if text else None
+
+
+async def _echo_request_id(request: web.Request, response: web.StreamResponse) -> None:
+    """On refusals too: what went wrong is what one looks for by its id."""
+    if client_id := _request_id(request):
+        response.headers.setdefault("X-Request-Id", client_id)
 
 
 def _json(value: Any) -> web.Response:

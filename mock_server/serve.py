@@ -21,9 +21,11 @@ from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
 from mock_server.api import Server
 from mock_server.engine import Engine
+from mock_server.keys import ApiKeys
 from mock_server.policies import make_scheduler
 from mock_server.served import ServedLedger
 from mock_server.sinks import hand_over
+from mock_server.sse import Style
 from mock_server.ticker import Ticker
 
 BACKLOG = 4_096
@@ -39,6 +41,8 @@ class ServeOptions(msgspec.Struct, frozen=True):
     record_tokens: bool = False
     record_events: bool = False
     record_ticks: bool = True
+    style: Style = Style()
+    keys: ApiKeys | None = None
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -76,7 +80,13 @@ async def serve(
     )
     ticker = Ticker(engine)
     server = Server(
-        engine, ledger, ticker, model=options.model, default_output_tokens=options.default_output_tokens
+        engine,
+        ledger,
+        ticker,
+        model=options.model,
+        default_output_tokens=options.default_output_tokens,
+        style=options.style,
+        keys=options.keys,
     )
     runner = web.AppRunner(
         server.application(),

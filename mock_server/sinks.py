@@ -56,7 +56,7 @@ class Stream(Sink):
         self._transport = transport
         self._encoder = encoder
         self.file = transport.get_extra_info("socket").fileno()
-        self._early: bytes | None = b""  # tokens that came before the headers were out
+        self._early: bytes | None = encoder.start()  # and tokens that come before the headers are out
         self.cut_off = False
 
     def open(self) -> None:
