@@ -18,8 +18,8 @@ from mock_server.openai import ApiError, Message, decoded
 
 _IDS = {word: id for id, word in enumerate(WORDS)}
 # A piece is told by a leading byte, which also keeps its own leading zeros: 1 within a word, 2 at its start.
-_WITHIN, _START = 1, 2
-_END = len(WORDS) + ((_START + 1) << 8 * BYTES_PER_UNKNOWN_TOKEN)
+_WITHIN, _START = b"\1", b"\2"
+_END = len(WORDS) + (3 << 8 * BYTES_PER_UNKNOWN_TOKEN)  # behind the last id there is
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
@@ -83,18 +83,18 @@ def _piece_ids(word: bytes) -> Iterator[int]:
     for start in range(0, len(word), BYTES_PER_UNKNOWN_TOKEN):
         piece = word[start : start + BYTES_PER_UNKNOWN_TOKEN]
         mark = _WITHIN if start else _START
-        yield len(WORDS) + int.from_bytes(bytes([mark]) + piece, "big")
+        yield len(WORDS) + int.from_bytes(mark + piece, "big")
 
 
 def _piece(id: int) -> tuple[bool, bytes]:
     """Whether a token starts a word, and its bytes."""
     if id < len(WORDS):
         return True, WORDS[id].encode()
-    spelt = id - len(WORDS)
-    mark, *piece = spelt.to_bytes(-(-spelt.bit_length() // 8), "big") if id < _END else b"\0"
+    spelt = (id - len(WORDS)).to_bytes(BYTES_PER_UNKNOWN_TOKEN + 1, "big") if id < _END else b""
+    mark, piece = spelt.lstrip(b"\0")[:1], spelt.lstrip(b"\0")[1:]
     if mark not in (_WITHIN, _START) or not piece:
         raise ApiError(f"{id} is not the id of a token", param="tokens")
-    return mark == _START, bytes(piece)
+    return mark == _START, piece
 
 
 def _token_string(id: int) -> str:
