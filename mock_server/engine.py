@@ -28,8 +28,8 @@ class Sink(Protocol):
     file: int
     """What the bytes of its tokens are to be written to."""
 
-    def token(self, index: int, last: bool) -> bytes:
-        """What is to be written for a token now; empty if there is nothing, or the sink sees to it."""
+    def token(self, index: int, last: bool) -> bytes | None:
+        """What is to be written now; empty if the sink sees to it, None if it leaves with a later token."""
 
     def held_back(self, rest: bytes) -> None:
         """The kernel did not take this; it is the sink's to keep."""
@@ -51,6 +51,7 @@ class Job(Sequence):
         "cancel_ns",
         "first_write_ns",
         "last_write_ns",
+        "leaving",
         "received_ns",
         "request_id",
         "sink",
@@ -75,6 +76,7 @@ class Job(Sequence):
         self.streamed = streamed
         self.received_ns = 0
         self.cancel_ns: int | None = None
+        self.leaving = 0  # tokens that leave with a later one
         self.first_write_ns: int | None = None
         self.last_write_ns: int | None = None
         self.token_ns: list[int] | None = None
@@ -112,7 +114,8 @@ class Engine:
         self.jobs: dict[str, Job] = {}
         self._inbox: deque[Job] = deque()
         self._leaving: deque[Job] = deque()
-        self._unwritten: dict[Job, list[bytes]] = {}  # what the ticks of this turn have for each client
+        # What the ticks of this turn have for each client, and how many tokens are in it.
+        self._unwritten: dict[Job, list[tuple[bytes, int]]] = {}
         self._ended: list[Job] = []  # in this turn
         self._last_received_ns = -1
         self._last_due_ns = -1  # of the ticks that have run
@@ -214,7 +217,10 @@ class Engine:
             assert isinstance(job, Job)
             if kind == "token":
                 data = job.sink.token(job.emitted - 1, job.emitted == job.output_tokens)
-                self._unwritten.setdefault(job, []).append(data)
+                job.leaving += 1
+                if data is not None:
+                    self._unwritten.setdefault(job, []).append((data, job.leaving))
+                    job.leaving = 0
             elif kind in ("finish", "cancel"):
                 self._end(job)
             elif kind in ("arrive", "reject"):
@@ -223,7 +229,10 @@ class Engine:
     def _write(self) -> None:
         """Nothing but writes between two writes: Python runs slowly after a system call."""
         unwritten, self._unwritten = self._unwritten, {}
-        writes = [(job.sink.file, b"".join(pieces)) for job, pieces in unwritten.items()]
+        writes = [
+            (job.sink.file, pieces[0][0] if len(pieces) == 1 else b"".join(data for data, _ in pieces))
+            for job, pieces in unwritten.items()
+        ]
         for (job, pieces), (_, data), (at_ns, count) in zip(
             unwritten.items(), writes, self._hand_over(writes), strict=True
         ):
@@ -233,7 +242,7 @@ class Engine:
             if job.first_write_ns is None:
                 job.first_write_ns = at_ns
             if job.token_ns is not None:
-                job.token_ns += [at_ns] * len(pieces)
+                job.token_ns += [at_ns] * sum(tokens for _, tokens in pieces)
 
     def _decide(self, job: Job) -> None:
         job.sink.decided(job.rejection)
