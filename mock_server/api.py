@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
-from ledgers.rows import encode
+from ledgers.rows import Outcome, RequestRow, encode
 from ledgers.rundir import tool_version
+from mock_server.control import Control
 from mock_server.engine import Engine, Job
+from mock_server.faults import Fault
+from mock_server.faulty import Faulty, FaultyAnswer, FaultyEncoder, FaultyStream, http_error, told
 from mock_server.openai import Api, ApiError, Generation, parse, too_long, whole_response
+from mock_server.scripts import play
 from mock_server.served import ServedLedger
 from mock_server.sinks import Answer, Stream
 from mock_server.sse import StreamEncoder, word
@@ -27,19 +32,29 @@ class Server:
     """The application: one engine behind the endpoints."""
 
     def __init__(
-        self, engine: Engine, ledger: ServedLedger, ticker: Ticker, *, model: str, default_output_tokens: int
+        self,
+        engine: Engine,
+        ledger: ServedLedger,
+        ticker: Ticker,
+        *,
+        model: str,
+        default_output_tokens: int,
+        control: Control,
     ) -> None:
         self.engine = engine
         self.ledger = ledger
         self.ticker = ticker
         self.model = model
         self.default_output_tokens = default_output_tokens
+        self.control = control
         self.cut_off_count = 0
         self.started_s = int(time.time())
         self._numbers = 0
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[openai_errors])
+        app = web.Application(
+            client_max_size=MAX_BODY_BYTES, middlewares=[openai_errors, self.scripts_anywhere]
+        )
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_get("/v1/models", self.models)
@@ -49,6 +64,8 @@ class Server:
         app.router.add_get("/mock/ledger", self.served_ledger)
         app.router.add_get("/mock/state", self.state)
         app.router.add_post("/mock/reset", self.reset)
+        app.router.add_get("/mock/config", self.config)
+        app.router.add_post("/mock/config", self.configure)
         return app
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -60,46 +77,122 @@ class Server:
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise TOO_LARGE
-        generation = parse(api, await request.read(), self.default_output_tokens)
+        body = await request.read()
+        fault = self._fault(request)
+        if fault and fault.script:
+            return await self._play(request, body, fault)
+        generation = parse(api, body, self.default_output_tokens)
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
         headers = {"X-Request-Id": _request_id(request) or id}
+        if fault and fault.http_status:
+            row = self._set_aside(request, fault, generation)
+            self.engine.end_aside(row, "http_error", fault.http_status)
+            return http_error(fault, headers)
         if generation.stream:
-            return await self._stream(request, generation, id, headers)
-        return await self._whole(request, generation, id, headers)
+            return await self._stream(request, generation, id, headers, fault)
+        return await self._whole(request, generation, id, headers, fault)
+
+    def _fault(self, request: web.Request) -> Fault | None:
+        header = request.headers.get("X-Mock-Fault")
+        text = header.encode("utf-8", "replace").decode() if header else None
+        try:
+            return self.control.faults.choose(_request_id(request), self.engine.next_number, text)
+        except ValueError as error:
+            raise ApiError(f"X-Mock-Fault: {error}", code="invalid_fault") from None
+
+    def _set_aside(self, request: web.Request, fault: Fault, generation: Generation | None) -> RequestRow:
+        """A request that never comes to the scheduler; lengths are 0 where its body is not one of ours."""
+        row = RequestRow(
+            id="",
+            request_id=_request_id(request),
+            prompt_tokens=generation.prompt_tokens if generation else 0,
+            output_tokens=generation.output_tokens if generation else 0,
+            fault=fault.word,
+        )
+        received_ns = self.engine.set_aside(row)
+        if self.engine.anchor_ns == received_ns:
+            self.ledger.anchored(received_ns, time.monotonic_ns())
+        return row
+
+    async def _play(self, request: web.Request, body: bytes, fault: Fault) -> web.Response:
+        """Whatever the path and the body: a script can be in any dialect."""
+        generation = None
+        with suppress(ApiError):
+            api: Api = "chat" if request.path.endswith("/chat/completions") else "completions"
+            generation = parse(api, body, self.default_output_tokens)
+        row = self._set_aside(request, fault, generation)
+        script = self.control.scripts[fault.script]
+        outcome: Outcome = "cancelled"  # unless it is played to its end
+        try:
+            if request.transport is not None:
+                outcome = await play(request.transport, script)
+        finally:
+            self.engine.end_aside(row, outcome, script.status)
+        return web.Response()  # which the closed connection does not take
+
+    @web.middleware
+    async def scripts_anywhere(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Scripts are played at paths, too, that this server does not have."""
+        if request.method == "POST" and isinstance(request.match_info.http_exception, web.HTTPNotFound):
+            body = await request.read()
+            fault = self._fault(request)
+            if fault and fault.script:
+                return await self._play(request, body, fault)
+        return await handler(request)
 
     async def _stream(
-        self, request: web.Request, generation: Generation, id: str, headers: dict[str, str]
+        self,
+        request: web.Request,
+        generation: Generation,
+        id: str,
+        headers: dict[str, str],
+        fault: Fault | None,
     ) -> web.StreamResponse:
         transport = request.transport
         if transport is None:
             raise ConnectionResetError
         chunked = request.version >= (1, 1)
-        stream = Stream(transport, StreamEncoder(generation, id, int(time.time()), chunked=chunked))
+        created = int(time.time())
+        if fault:
+            encoder = FaultyEncoder(fault, generation, id, created, chunked=chunked)
+            stream: Stream = FaultyStream(transport, encoder, fault)
+        else:
+            stream = Stream(transport, StreamEncoder(generation, id, created, chunked=chunked))
         job = self._submit(request, generation, stream)
         response = web.StreamResponse(headers={**headers, **_STREAM_HEADERS})
         try:
             with suppress(ConnectionResetError):  # the client has left, which is not an error of ours
+                await stream.may_begin()
                 await response.prepare(request)
                 stream.open()
                 await stream.ended
-                await response.write_eof()
+                await stream.finish(response)
         finally:
             self._leave(job)
         return response
 
     async def _whole(
-        self, request: web.Request, generation: Generation, id: str, headers: dict[str, str]
+        self,
+        request: web.Request,
+        generation: Generation,
+        id: str,
+        headers: dict[str, str],
+        fault: Fault | None,
     ) -> web.Response:
-        answer = Answer()
+        answer = FaultyAnswer(fault) if fault else Answer()
         job = self._submit(request, generation, answer)
         try:
+            answer.begin()
             await answer.ended
         finally:
             self._leave(job)
         text = "".join(map(word, range(generation.output_tokens)))
-        body = whole_response(generation, id, int(time.time()), text)
-        return web.Response(body=body, content_type="application/json", headers=headers)
+        body = whole_response(told(generation, fault), id, int(time.time()), text)
+        response = web.Response(body=body, content_type="application/json", headers=headers)
+        return await answer.finish(request, response)
 
     def _submit(self, request: web.Request, generation: Generation, sink: Stream | Answer) -> Job:
         job = Job(
@@ -109,6 +202,9 @@ class Server:
             sink,
             streamed=generation.stream,
         )
+        if isinstance(sink, Faulty):
+            job.fault = sink.fault.word
+            sink.leave = partial(self.engine.cancel, job)
         self.engine.submit(job)
         if self.engine.anchor_ns == job.received_ns:
             self.ledger.anchored(job.received_ns, time.monotonic_ns())
@@ -179,7 +275,15 @@ class Server:
             count = len(self.engine.jobs)
             raise ApiError(f"requests in flight: {count}", status=409, type="conflict", code="in_flight")
         self.ledger.start_over()
+        self.control.start_over()
         return _json({"status": "reset"})
+
+    async def config(self, _: web.Request) -> web.Response:
+        return _json(self.control.faults.settings)
+
+    async def configure(self, request: web.Request) -> web.Response:
+        self.control.change(await request.read(), self.engine.next_number)
+        return _json(self.control.faults.settings)
 
 
 _STREAM_HEADERS = {

@@ -38,6 +38,7 @@ from mock_server.simulation import write_simulation
 if TYPE_CHECKING:
     from mock_server.serve import ServeOptions
 
+FAULT_HELP = "A fault for this share of the requests, such as cut:after=5@0.01."
 RECORD_EVENTS = click.option("--record-events", is_flag=True, help="Keep the events of each tick as well.")
 RECORD_TOKENS = click.option("--record-tokens", is_flag=True, help="Keep the time of every token.")
 TICKS = click.option(
@@ -76,6 +77,19 @@ TICKS = click.option(
     type=click.Path(path_type=Path),
     help="Stream the served ledger into this run directory; POST /mock/reset starts it over.",
 )
+@click.option("--fault", "fault", metavar="FAULT[@P]", multiple=True, help=FAULT_HELP)
+@click.option("--fault-seed", type=int, default=0, show_default=True, help="Seed of the draws of --fault.")
+@click.option(
+    "--fault-plan",
+    type=click.Path(path_type=Path),
+    help="JSONL or CSV: request_id or number, and the fault it gets.",
+)
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="File or directory of raw byte scripts, for faults script:NAME.",
+)
 @RECORD_TOKENS
 @RECORD_EVENTS
 @TICKS
@@ -87,6 +101,7 @@ def serve(**options: Any) -> None:
     from mock_server.serve import serve as serve_until_stopped
 
     settings = scheduler_from(options)
+    serve_options = _serve_options(options)
     config = settings_config(RunConfig(model=options["model"]), settings, window_from(options))
     listening = listen(options["host"], options["port"])
     out: Path | None = options["out"]
@@ -103,12 +118,15 @@ def serve(**options: Any) -> None:
             click.echo(f"tokentick mock server: {url}/v1  (policy {settings.policy}, {_describe(settings)})")
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve_until_stopped(listening, settings, _serve_options(options), writer, announce))
+        runner.run(serve_until_stopped(listening, settings, serve_options, writer, announce))
 
 
 def _serve_options(options: dict[str, Any]) -> ServeOptions:
+    from mock_server.fault_choice import fault_settings
+    from mock_server.scripts import load_scripts
     from mock_server.serve import ServeOptions
 
+    scripts = load_scripts(options["script"])
     return ServeOptions(
         model=options["model"],
         default_output_tokens=options["default_max_tokens"],
@@ -116,6 +134,8 @@ def _serve_options(options: dict[str, Any]) -> ServeOptions:
         record_tokens=options["record_tokens"],
         record_events=options["record_events"],
         record_ticks=options["ticks"] == "all",
+        faults=fault_settings(options["fault"], options["fault_seed"], options["fault_plan"], scripts),
+        scripts=scripts,
     )
 
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,8 +21,11 @@ from ledgers.machine import few_collections, make_room_for_connections
 from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
 from mock_server.api import Server
+from mock_server.control import Control
 from mock_server.engine import Engine
+from mock_server.fault_choice import FaultChoice, FaultSettings
 from mock_server.policies import make_scheduler
+from mock_server.scripts import Script
 from mock_server.served import ServedLedger
 from mock_server.sinks import hand_over
 from mock_server.ticker import Ticker
@@ -39,6 +43,8 @@ class ServeOptions(msgspec.Struct, frozen=True):
     record_tokens: bool = False
     record_events: bool = False
     record_ticks: bool = True
+    faults: FaultSettings = FaultSettings()
+    scripts: dict[str, Script] = {}
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -76,7 +82,14 @@ async def serve(
     )
     ticker = Ticker(engine)
     server = Server(
-        engine, ledger, ticker, model=options.model, default_output_tokens=options.default_output_tokens
+        engine,
+        ledger,
+        ticker,
+        model=options.model,
+        default_output_tokens=options.default_output_tokens,
+        control=Control(
+            FaultChoice(options.faults, options.scripts), options.scripts, partial(ledger.note, "faults")
+        ),
     )
     runner = web.AppRunner(
         server.application(),
