@@ -1,13 +1,14 @@
 """Which request gets which fault: by its header, by a plan, or by a seeded draw.
 
 A draw depends on the seed and the request's own id alone (its number, if it has none), so neither order nor
-timing changes who is hit.
+timing changes who is hit. `tokentick run` puts something new before its ids in each run: that does not count.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from ledgers.formats.fields import shown
 from mock_server.faults import Fault, parse_fault
 
 NONE = "none"  # what a header or a plan says of a request that must be spared
+_RUN = re.compile(r"^tt-[0-9a-f]{8}-")
 Number = Annotated[int, Meta(ge=1)]
 
 
@@ -56,13 +58,14 @@ class FaultChoice:
         """The fault of a request. ValueError if its header names none."""
         if header is not None:
             return self._fault(header)
-        if request_id is not None and request_id in self._by_id:
-            return self._by_id[request_id]
+        id = None if request_id is None else _RUN.sub("", request_id)
+        if id is not None and id in self._by_id:
+            return self._by_id[id]
         if number in self._by_number:
             return self._by_number[number]
         if not self._drawn:
             return None
-        point = uniform(self._seed, f"#{number}" if request_id is None else request_id)
+        point = uniform(self._seed, f"#{number}" if id is None else id)
         return next((fault for end, fault in self._drawn if point < end), None)
 
     def _add_drawn(self, word: str) -> str:
@@ -81,7 +84,7 @@ class FaultChoice:
             raise ValueError(f"plan: {shown(line.fault)} needs a request_id or a number, and not both")
         fault = self._fault(line.fault)
         if line.request_id is not None:
-            self._add(self._by_id, line.request_id, fault)
+            self._add(self._by_id, _RUN.sub("", line.request_id), fault)
         elif line.number is not None:
             self._add(self._by_number, line.number, fault)
         return msgspec.structs.replace(line, fault=fault.word if fault else NONE)
