@@ -272,7 +272,7 @@ class Server:
 
     async def reset(self, _: web.Request) -> web.Response:
         if not self.engine.reset():
-            count = len(self.engine.jobs)
+            count = len(self.engine.jobs) + len(self.engine.aside)
             raise ApiError(f"requests in flight: {count}", status=409, type="conflict", code="in_flight")
         self.ledger.start_over()
         self.control.start_over()

@@ -67,7 +67,8 @@ def simulate(
     aside: deque[RequestRow] = deque()
     table = TickTable(on_tick) if on_tick else None
     for step in steps(scheduler, map(SimulatedSequence, _scheduled(requests, aside)), cancels):
-        yield from _take(aside)
+        while aside and (aside[0].end_ns or 0) <= step.row.tick * tick_ns:
+            yield aside.popleft()
         if record_events:
             step.row.events = [(event.kind, event.sequence.id) for event in step.events]
         if table:
@@ -78,7 +79,7 @@ def simulate(
                 sequence.token_ticks.append(step.row.tick)
             elif kind in ("finish", "reject", "cancel"):
                 yield _row(sequence, step.row.tick, tick_ns)
-    yield from _take(aside)
+    yield from aside
 
 
 def _scheduled(requests: Iterable[RequestRow], aside: deque[RequestRow]) -> Iterator[RequestRow]:
@@ -88,11 +89,6 @@ def _scheduled(requests: Iterable[RequestRow], aside: deque[RequestRow]) -> Iter
             yield row
         else:
             aside.append(without_plan(row, received_ns=row.arrival_ns))
-
-
-def _take(rows: deque[RequestRow]) -> Iterator[RequestRow]:
-    while rows:
-        yield rows.popleft()
 
 
 class TickTable:

@@ -8,8 +8,13 @@ import pytest
 
 from ledgers.errors import InputError
 from ledgers.rows import Outcome, RequestRow
+from ledgers.settings import Hardware, SchedulerSettings
+from mock_server.engine import Job
 from mock_server.fault_choice import FaultChoice, FaultSettings, Planned, fault_settings, load_plan
 from mock_server.faults import parse_fault, settle
+from reports.agreement import compare
+from tests.test_agreement import inputs
+from tests.test_engine import TICK_NS, Client, World
 
 
 @pytest.mark.parametrize(
@@ -188,3 +193,79 @@ def test_the_outcome_is_what_the_client_saw(
     settle(row)
     assert row.outcome == seen
     assert (row.error is None) == (seen == scheduled)
+
+
+SETUP = SchedulerSettings(policy="immediate", max_batch=1, max_wait_ns=0, hardware=Hardware())
+
+
+class Leaving(Client):
+    """A client whose request leaves with its second token."""
+
+    world: World
+    job: Job
+
+    def token(self, index: int, last: bool) -> bytes:
+        if index == 1:
+            self.world.engine.cancel(self.job, True)
+        return super().token(index, last)
+
+
+def test_a_fault_takes_effect_at_the_next_tick_however_late_its_own_runs() -> None:
+    """Ticks that run together after a stall: not a token more, whoever else left meanwhile."""
+    world = World(SETUP)
+    sink = Leaving()
+    sink.world, sink.job = world, Job(None, 1, 9, sink)
+    world.engine.submit(sink.job)
+    other = world.submit(1, 9)
+    world.pass_time(20 * TICK_NS)
+    world.engine.cancel(other)
+    world.run_out()
+    first, second = world.rows
+    assert first.ticks is not None
+    assert second.ticks is not None
+    assert sink.tokens == [0, 1]
+    assert first.ticks.cancel == (first.ticks.first_token or 0) + 2
+    assert second.ticks.prefill_start == first.ticks.cancel  # the slot was free
+    assert [row.ticks for row in world.resimulate()[0]] == [first.ticks, second.ticks]
+
+
+def test_a_request_set_aside_is_in_the_ledger_and_in_no_tick() -> None:
+    """It may be the first of all, and come before others end; a simulation has its row as it was."""
+    world = World(SETUP)
+    rows = [RequestRow(id="", prompt_tokens=0, output_tokens=0, fault="http-500") for _ in range(2)]
+    world.engine.set_aside(rows[0])
+    assert world.engine.due_ns is None
+    assert not world.engine.idle
+    world.pass_time(5)
+    world.submit(1, 2)
+    world.engine.end_aside(rows[0], "http_error", 500)
+    world.run_out()
+    world.pass_time(TICK_NS)
+    world.engine.set_aside(rows[1])
+    world.engine.end_aside(rows[1], "http_error", 500)
+    simulated, ticks = world.resimulate()
+    assert [row.id for row in world.rows] == [row.id for row in simulated] == ["S1", "S2", "S3"]
+    for served, again in zip(world.rows, simulated, strict=True):
+        assert (served.outcome, served.ticks, served.received_ns) == (
+            again.outcome,
+            again.ticks,
+            again.received_ns,
+        )
+    assert (world.rows[0].received_ns, world.rows[1].received_ns) == (0, 5)
+    assert len(ticks) == len([tick for tick in world.ticks if not tick.idle or tick.events])
+
+
+def test_an_agreement_takes_a_fault_for_an_input_that_moved() -> None:
+    """The client saw the error that was served; nothing before it may differ, and nothing did."""
+    run = inputs()
+    for side in (run.served, run.resimulated):
+        row = side.rows["D"]
+        row.fault, row.ticks, row.outcome, row.http_status = "http-500", None, "http_error", 500
+        row.token_ns = None
+    seen = run.measured["D"]
+    seen.outcome, seen.http_status, seen.token_ns = "http_error", 500, None
+    agreement = compare(run)
+    assert (agreement.verdict, agreement.reasons) == ("agree", [])
+    assert agreement.plan.moved == ["D"]
+    seen.outcome = "completed"
+    assert compare(run).timing.outcome_different == ["D"]

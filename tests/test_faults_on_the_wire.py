@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from ledgers.rows import TickRow
 from ledgers.rundir import Run
 from ledgers.settings import SchedulerSettings
 from mock_server.policies import make_scheduler
 from mock_server.simulate import served_inputs, simulate
-from reports.sides import state
+from reports.schedule import compare_schedule
+from reports.sides import Side
 from tests.conftest import MockServer, json_lines, refused, serving, tokentick
 from tests.test_server import ask, wait_until
 from tests.test_server import state as server_state
@@ -72,13 +74,13 @@ def read(connection: socket.socket) -> Answer:
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockServer]:
-    with serving(
-        tmp_path_factory.mktemp("faults") / "served",
-        f"--tick={TICK_S}",
-        "--policy=chunked",
-        f"--script={DATA}",
-    ) as mock:
+    """A server with all transcripts as scripts; whatever is asked of it, it has nothing to say on stderr."""
+    path = tmp_path_factory.mktemp("faults")
+    flags = [f"--tick={TICK_S}", "--policy=chunked", f"--script={DATA}"]
+    with (path / "errors").open("w") as errors, serving(path / "served", *flags, stderr=errors) as mock:
         yield mock
+        assert mock.stop() == 0
+    assert (path / "errors").read_text() == ""
 
 
 def row_of(server: MockServer, id: str) -> dict[str, Any]:
@@ -324,26 +326,23 @@ def test_a_simulation_of_what_was_received_has_the_same_rows(tmp_path: Path) -> 
     settings = SchedulerSettings(
         policy="chunked", hardware=config.hardware, prefill_chunk=config.prefill_chunk or 0
     )
-    ticks = {}
-    simulated = {
-        row.id: row
-        for row in simulate(
-            make_scheduler(settings),
-            requests,
-            cancels=cancels,
-            on_tick=lambda tick: ticks.__setitem__(tick.tick, tick),
-        )
-    }
-    assert len(rows) == 40
-    fields = ("ticks", "outcome", "fault", "error", "http_status", "tokens", "received_ns")
+    ticks: list[TickRow] = []
+    again = simulate(make_scheduler(settings), requests, cancels=cancels, on_tick=ticks.append)
+    simulated = {row.id: row for row in again}
+    both = [
+        Side(rows, {tick.tick: tick for tick in served.ticks()}),
+        Side(simulated, {tick.tick: tick for tick in ticks}),
+    ]
+    schedule = compare_schedule(*both)
+    assert (schedule.agrees, schedule.requests_equal) == (True, 40)
+    fields = ("outcome", "fault", "error", "http_status", "tokens", "received_ns")
     for id, row in rows.items():
         assert [getattr(simulated[id], name) for name in fields] == [getattr(row, name) for name in fields]
-    other = {tick.tick: tick for tick in served.ticks()}
-    assert {k for k in ticks.keys() | other.keys() if state(ticks.get(k)) != state(other.get(k))} == set()
     outcomes = {row.outcome for row in rows.values()}
     assert outcomes >= {"completed", "truncated", "stream_error", "http_error"}
     seen = {row.request_id: row.outcome for row in Run(tmp_path / "measured").rows()}
     assert {row.request_id: row.outcome for row in rows.values()} == seen
+    assert tokentick("report", "served", cwd=tmp_path).returncode == 0
 
 
 def test_the_load_generator_reads_every_script_as_it_should(faulty: MockServer, tmp_path: Path) -> None:
@@ -379,3 +378,40 @@ def test_the_load_generator_reads_every_script_as_it_should(faulty: MockServer, 
         wrong = {case.name: outcomes[case.name] for case in cases if case.api == api}
         expected = {case.name: case.outcomes for case in cases if case.api == api}
         assert {name: is_ for name, is_ in wrong.items() if is_ not in expected[name]} == {}
+
+
+def test_a_script_is_played_at_any_path_and_its_row_says_how_it_went(faulty: MockServer) -> None:
+    """Byte for byte, in its own dialect, whatever was asked; without the header the path is unknown."""
+    case = next(case for case in load_all() if case.name == "anthropic_messages_thinking")
+    where = urlsplit(faulty.url)
+    for fault, status in (("X-Mock-Fault: script:anthropic_messages_thinking\r\n", 200), ("", 404)):
+        with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
+            head = (
+                f"POST /v1/messages HTTP/1.1\r\nHost: m\r\nX-Request-Id: any\r\n{fault}Content-Length: 2\r\n"
+            )
+            connection.sendall(f"{head}Connection: close\r\n\r\n[]".encode())
+            answer = read(connection)
+        assert answer.status == status
+        if status == 200:
+            assert answer.body == b"".join(case.framed(case.parts)) + case.end
+    row = row_of(faulty, "any")
+    assert (row["outcome"], row["http_status"], row["ticks"]) == ("completed", 200, None)
+    assert (row["fault"], row["prompt_tokens"]) == ("script:anthropic_messages_thinking", 0)
+
+
+def test_a_script_that_hangs_is_ended_by_its_client_or_by_the_shutdown(tmp_path: Path) -> None:
+    """Neither holds the server up, and each has its row."""
+    script = DATA / "sse_hang_midstream.json"
+    with serving(tmp_path / "served", f"--script={script}", "--grace=0.3") as server:
+        where = urlsplit(server.url)
+        head = "POST /v1/completions HTTP/1.1\r\nHost: m\r\nX-Mock-Fault: script:sse_hang_midstream\r\n"
+        clients = []
+        for name in ("left", "stayed"):
+            clients.append(socket.create_connection((where.hostname, where.port), timeout=20))
+            clients[-1].sendall(f"{head}X-Request-Id: {name}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+            assert b" 200 " in clients[-1].recv(20)
+        clients[0].close()
+        assert row_of(server, "left")["outcome"] == "cancelled"
+        assert server.stop() == 0
+        assert row_of(server, "stayed")["outcome"] == "unfinished"
+        clients[1].close()
