@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from ledgers.rows import Outcome, RequestRow, encode
 from ledgers.rundir import tool_version
+from mock_server.connections import whole_body
 from mock_server.control import Control
 from mock_server.engine import Engine, Job
 from mock_server.faults import Fault
 from mock_server.faulty import Faulty, FaultyAnswer, FaultyEncoder, FaultyStream, http_error, told
-from mock_server.openai import Api, ApiError, Generation, parse, too_long, whole_response
+from mock_server.openai import Api, ApiError, Generation, parse, queue_full, too_long, whole_response
 from mock_server.scripts import play
 from mock_server.served import ServedLedger
 from mock_server.sinks import Answer, Stream
 from mock_server.sse import StreamEncoder, word
 from mock_server.ticker import Ticker
 
-MAX_BODY_BYTES = 64 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
+LARGE_BODY_BYTES = 2**16
 TOO_LARGE = ApiError(f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB", status=413)
 
 
@@ -39,6 +43,7 @@ class Server:
         *,
         model: str,
         default_output_tokens: int,
+        request_timeout_s: float,
         control: Control,
     ) -> None:
         self.engine = engine
@@ -46,6 +51,7 @@ class Server:
         self.ticker = ticker
         self.model = model
         self.default_output_tokens = default_output_tokens
+        self.request_timeout_s = request_timeout_s
         self.control = control
         self.cut_off_count = 0
         self.started_s = int(time.time())
@@ -77,11 +83,11 @@ class Server:
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise TOO_LARGE
-        body = await request.read()
+        body = await whole_body(request, self.request_timeout_s)
         fault = self._fault(request)
         if fault and fault.script:
             return await self._play(request, body, fault)
-        generation = parse(api, body, self.default_output_tokens)
+        generation = await self._parse(api, body)
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
         headers = {"X-Request-Id": _request_id(request) or id}
@@ -92,6 +98,12 @@ class Server:
         if generation.stream:
             return await self._stream(request, generation, id, headers, fault)
         return await self._whole(request, generation, id, headers, fault)
+
+    async def _parse(self, api: Api, body: bytes) -> Generation:
+        if len(body) <= LARGE_BODY_BYTES:
+            return parse(api, body, self.default_output_tokens)
+        # Beside the ticks: they go on while it is read.
+        return await asyncio.to_thread(parse, api, body, self.default_output_tokens)
 
     def _fault(self, request: web.Request) -> Fault | None:
         header = request.headers.get("X-Mock-Fault")
@@ -106,6 +118,7 @@ class Server:
         row = RequestRow(
             id="",
             request_id=_request_id(request),
+            class_=_traffic_class(request),
             prompt_tokens=generation.prompt_tokens if generation else 0,
             output_tokens=generation.output_tokens if generation else 0,
             fault=fault.word,
@@ -120,7 +133,7 @@ class Server:
         generation = None
         with suppress(ApiError):
             api: Api = "chat" if request.path.endswith("/chat/completions") else "completions"
-            generation = parse(api, body, self.default_output_tokens)
+            generation = await self._parse(api, body)
         row = self._set_aside(request, fault, generation)
         script = self.control.scripts[fault.script]
         outcome: Outcome = "cancelled"  # unless it is played to its end
@@ -137,7 +150,7 @@ class Server:
     ) -> web.StreamResponse:
         """Scripts are played at paths, too, that this server does not have."""
         if request.method == "POST" and isinstance(request.match_info.http_exception, web.HTTPNotFound):
-            body = await request.read()
+            body = await whole_body(request, self.request_timeout_s)
             fault = self._fault(request)
             if fault and fault.script:
                 return await self._play(request, body, fault)
@@ -164,6 +177,7 @@ class Server:
         job = self._submit(request, generation, stream)
         response = web.StreamResponse(headers={**headers, **_STREAM_HEADERS})
         try:
+            await self._place(stream)
             with suppress(ConnectionResetError):  # the client has left, which is not an error of ours
                 await stream.may_begin()
                 await response.prepare(request)
@@ -185,6 +199,7 @@ class Server:
         answer = FaultyAnswer(fault) if fault else Answer()
         job = self._submit(request, generation, answer)
         try:
+            await self._place(answer)
             answer.begin()
             await answer.ended
         finally:
@@ -201,6 +216,7 @@ class Server:
             generation.output_tokens,
             sink,
             streamed=generation.stream,
+            class_=_traffic_class(request),
         )
         if isinstance(sink, Faulty):
             job.fault = sink.fault.word
@@ -210,8 +226,14 @@ class Server:
             self.ledger.anchored(job.received_ns, time.monotonic_ns())
         self.ticker.arm()
         if not self.engine.scheduler.fits(job):
-            raise too_long(generation, self.engine.scheduler.kv.budget)
+            raise too_long(generation, self.engine.scheduler.max_model_len)
         return job
+
+    async def _place(self, sink: Stream | Answer) -> None:
+        """Where the queue has a limit, wait for the tick that decides. ApiError if it is full."""
+        scheduler = self.engine.scheduler
+        if scheduler.max_queue is not None and await sink.fate == "queue_full":
+            raise queue_full(scheduler.max_queue, scheduler.hardware.tick_s)
 
     def _leave(self, job: Job) -> None:
         """The handler ends, by the last token or because the client left: nothing of the job stays behind."""
@@ -233,13 +255,12 @@ class Server:
         return _json(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
-        budget = self.engine.scheduler.kv.budget
         return {
             "id": name,
             "object": "model",
             "created": self.started_s,
             "owned_by": "tokentick",
-            "max_model_len": budget,
+            "max_model_len": self.engine.scheduler.max_model_len,
         }
 
     async def health(self, _: web.Request) -> web.Response:
@@ -294,8 +315,17 @@ _STREAM_HEADERS = {
 
 
 def _request_id(request: web.Request) -> str | None:
-    """The client's id; bytes that are no text are replaced, for rows are JSON."""
-    text = request.headers.get("X-Request-Id")
+    return _header(request, "X-Request-Id")
+
+
+def _traffic_class(request: web.Request) -> str | None:
+    text = _header(request, "X-Request-Class")
+    return unquote(text) if text else None
+
+
+def _header(request: web.Request, name: str) -> str | None:
+    """What the client says there; bytes that are no text are replaced, for rows are JSON."""
+    text = request.headers.get(name)
     return text.encode("utf-8", "replace").decode() if text else None
 
 
@@ -328,4 +358,7 @@ async def openai_errors(
 
 
 def _refusal(error: ApiError) -> web.Response:
-    return web.Response(status=error.status, body=error.body, content_type="application/json")
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    return web.Response(
+        status=error.status, body=error.body, content_type="application/json", headers=headers
+    )
