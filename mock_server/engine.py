@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from ledgers.rows import RequestRow, TickRow
+from ledgers.rows import Outcome, RequestRow, TickRow
 from ledgers.units import ceil_div
 from mock_server.results import describe
 from mock_server.scheduler import Rejection, Scheduler, Sequence, Step
@@ -49,6 +49,7 @@ class Job(Sequence):
 
     __slots__ = (
         "cancel_ns",
+        "fault",
         "first_write_ns",
         "last_write_ns",
         "leaving",
@@ -68,12 +69,14 @@ class Job(Sequence):
         *,
         streamed: bool = True,
         class_: str | None = None,
+        fault: str | None = None,
     ) -> None:
         """`request_id` is the client's own. The engine numbers jobs itself, for clients may repeat theirs."""
         super().__init__("", prompt_tokens, output_tokens, class_=class_)
         self.request_id = request_id
         self.sink = sink
         self.streamed = streamed
+        self.fault = fault
         self.received_ns = 0
         self.cancel_ns: int | None = None
         self.leaving = 0  # tokens that leave with a later one
@@ -112,6 +115,7 @@ class Engine:
         self.anchor_ns: int | None = None
         self.late_max_ns = 0
         self.jobs: dict[str, Job] = {}
+        self.aside: dict[str, RequestRow] = {}  # answered without the scheduler, and not yet at the end
         self._inbox: deque[Job] = deque()
         self._leaving: deque[Job] = deque()
         # What the ticks of this turn have for each client, and how many tokens are in it.
@@ -123,36 +127,54 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        return not self.jobs and self.scheduler.idle
+        return not self.jobs and not self.aside and self.scheduler.idle
+
+    @property
+    def next_number(self) -> int:
+        """Of the request that comes next: it will be called by it in the ledger."""
+        return self._received_count
 
     @property
     def due_ns(self) -> int | None:
         """When the next tick is due on the engine's clock; None while there is nothing to do."""
-        if self.anchor_ns is None or self.idle:
+        if self.anchor_ns is None or (not self.jobs and self.scheduler.idle):
             return None
         return self.anchor_ns + self._next_tick() * self.tick_ns
 
     def submit(self, job: Job) -> None:
-        """Stamp a validated request and put it into the inbox, in one synchronous step.
-
-        Stamps strictly increase, so that their order is the order of arrival, and come after every tick that
-        has run: a tick admits what is stamped at its very time.
-        """
-        job.received_ns = max(self._clock(), self._last_received_ns + 1, self._last_due_ns + 1)
-        self._last_received_ns = job.received_ns
-        if self.anchor_ns is None:
-            self.anchor_ns = job.received_ns
-        job.arrival_ns = job.received_ns - self.anchor_ns
-        job.id = f"S{self._received_count}"
-        self._received_count += 1
+        """Stamp a validated request and put it into the inbox, in one synchronous step."""
+        job.id, job.received_ns = self._stamp()
+        job.arrival_ns = job.received_ns - (self.anchor_ns or 0)
         if self._record_tokens:
             job.token_ns = []
         self.jobs[job.id] = job
         self._inbox.append(job)
 
-    def cancel(self, job: Job) -> None:
-        """The client left: the request gives up its place at the first tick due after now."""
-        if job.id in self.jobs and job.cancel_ns is None:
+    def set_aside(self, row: RequestRow) -> int:
+        """Stamp a request that is answered without the scheduler: when it came, on the engine's clock."""
+        row.id, received_ns = self._stamp()
+        row.received_ns = received_ns - (self.anchor_ns or 0)
+        self.aside[row.id] = row
+        return received_ns
+
+    def end_aside(self, row: RequestRow, outcome: Outcome, http_status: int | None) -> None:
+        """Its answer is over."""
+        if self.aside.pop(row.id, None) is row:
+            row.outcome, row.http_status = outcome, http_status
+            row.end_ns = self._clock() - (self.anchor_ns or 0)
+            self._on_row(row)
+
+    def cancel(self, job: Job, in_tick: bool = False) -> None:
+        """The client left: the request gives up its place at the first tick due after now.
+
+        From inside a tick (`in_tick`) that is the one after it, however late this one runs.
+        """
+        if job.id not in self.jobs or job.cancel_ns is not None:
+            return
+        if in_tick:
+            job.cancel_ns = self._last_due_ns
+            self._leaving.appendleft(job)  # before those that left while this tick was late
+        else:
             job.cancel_ns = max(self._clock(), job.received_ns)
             self._leaving.append(job)
 
@@ -182,7 +204,23 @@ class Engine:
         for job in list(self.jobs.values()):
             self._end(job)
             job.sink.abort()
+        for row in list(self.aside.values()):
+            self.end_aside(row, "unfinished", None)
         self._tell()
+
+    def _stamp(self) -> tuple[str, int]:
+        """The id of a request that has just come, and when it was received.
+
+        Stamps strictly increase, so that their order is the order of arrival, and come after every tick that
+        has run: a tick admits what is stamped at its very time.
+        """
+        received_ns = max(self._clock(), self._last_received_ns + 1, self._last_due_ns + 1)
+        self._last_received_ns = received_ns
+        if self.anchor_ns is None:
+            self.anchor_ns = received_ns
+        id = f"S{self._received_count}"
+        self._received_count += 1
+        return id, received_ns
 
     def _next_tick(self) -> int:
         """The tick after the last one, or after an idle time the one that admits the first newcomer."""
@@ -267,13 +305,14 @@ class Engine:
             class_=job.class_,
             prompt_tokens=job.prompt_tokens,
             output_tokens=job.output_tokens,
+            streamed=job.streamed,
+            fault=job.fault,
         )
         describe(row, job, self.tick_ns)
         row.received_ns = job.received_ns - t0
         row.first_token_ns = None if job.first_write_ns is None else job.first_write_ns - t0
         row.last_token_ns = None if job.last_write_ns is None else job.last_write_ns - t0
         row.end_ns = self._clock() - t0
-        row.streamed = job.streamed
         if job.token_ns is not None:
             row.token_ns = [token_ns - t0 for token_ns in job.token_ns]
         return row

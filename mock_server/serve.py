@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,9 +24,12 @@ from ledgers.settings import SchedulerSettings
 from ledgers.units import NS_PER_MS
 from mock_server.api import Server
 from mock_server.connections import Connections
+from mock_server.control import Control
 from mock_server.engine import Engine
+from mock_server.fault_choice import FaultChoice, FaultSettings
 from mock_server.keys import ApiKeys
 from mock_server.policies import make_scheduler
+from mock_server.scripts import Script
 from mock_server.served import ServedLedger
 from mock_server.sinks import hand_over
 from mock_server.sse import Style
@@ -52,6 +56,8 @@ class ServeOptions(msgspec.Struct, frozen=True):
     record_ticks: bool = True
     style: Style = Style()
     keys: ApiKeys | None = None
+    faults: FaultSettings = FaultSettings()
+    scripts: dict[str, Script] = {}
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -109,6 +115,9 @@ async def serve(
         request_timeout_s=options.request_timeout_s,
         style=options.style,
         keys=options.keys,
+        control=Control(
+            FaultChoice(options.faults, options.scripts), options.scripts, partial(ledger.note, "faults")
+        ),
     )
     runner = web.AppRunner(
         server.application(),
