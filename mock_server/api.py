@@ -13,6 +13,8 @@ from aiohttp.web_protocol import RequestPayloadError
 from ledgers.rows import encode
 from ledgers.rundir import tool_version
 from mock_server.engine import Engine, Job
+from mock_server.exposition import Exposition
+from mock_server.metrics import Metrics
 from mock_server.openai import Api, ApiError, Generation, parse, too_long, whole_response
 from mock_server.served import ServedLedger
 from mock_server.sinks import Answer, Stream
@@ -27,11 +29,19 @@ class Server:
     """The application: one engine behind the endpoints."""
 
     def __init__(
-        self, engine: Engine, ledger: ServedLedger, ticker: Ticker, *, model: str, default_output_tokens: int
+        self,
+        engine: Engine,
+        ledger: ServedLedger,
+        ticker: Ticker,
+        metrics: Metrics,
+        *,
+        model: str,
+        default_output_tokens: int,
     ) -> None:
         self.engine = engine
         self.ledger = ledger
         self.ticker = ticker
+        self.exposition = Exposition(engine, metrics, model, lambda: self.cut_off_count)
         self.model = model
         self.default_output_tokens = default_output_tokens
         self.cut_off_count = 0
@@ -46,6 +56,7 @@ class Server:
         app.router.add_get("/v1/models/{model:.+}", self.one_model)
         app.router.add_get("/health", self.health)
         app.router.add_get("/version", self.version)
+        app.router.add_get("/metrics", self.exposition.handle)
         app.router.add_get("/mock/ledger", self.served_ledger)
         app.router.add_get("/mock/state", self.state)
         app.router.add_post("/mock/reset", self.reset)

@@ -41,6 +41,16 @@ HandOver = Callable[[list[tuple[int, bytes]]], list[tuple[int, int]]]
 """Writes to each file its bytes, one right after the other: when, and how many the kernel took."""
 
 
+class Meter(Protocol):
+    """What is told of every tick and of every write, in bulk. Called between ticks: must not raise."""
+
+    def add_tick(self, row: TickRow, prompt_tokens: int) -> None:
+        """A tick that was not idle, and how long the prompts are whose prefill ended in it."""
+
+    def add_times(self, first_ns: list[int], gaps_ns: list[int]) -> None:
+        """From receipt to first tokens, and from one token to the next, as they were written just now."""
+
+
 class Job(Sequence):
     """A sequence that came over the network: when it was received, and when each token was written."""
 
@@ -87,6 +97,7 @@ class Engine:
         *,
         on_row: Callable[[RequestRow], None] = lambda _: None,
         on_tick: Callable[[TickRow], None] = lambda _: None,
+        meter: Meter | None = None,
         record_tokens: bool = False,
         record_events: bool = False,
     ) -> None:
@@ -96,6 +107,7 @@ class Engine:
         self._hand_over = hand_over
         self._on_row = on_row
         self._on_tick = on_tick
+        self._meter = meter
         self._record_tokens = record_tokens
         self._record_events = record_events
         self._start_over()
@@ -110,6 +122,7 @@ class Engine:
         self._leaving: deque[Job] = deque()
         self._unwritten: dict[Job, list[bytes]] = {}  # what the ticks of this turn have for each client
         self._ended: list[Job] = []  # in this turn
+        self._prefilled_tokens = 0  # of the prompts whose prefill ended in the tick under way
         self._last_received_ns = -1
         self._last_due_ns = -1  # of the ticks that have run
         self._received_count = 1
@@ -197,6 +210,8 @@ class Engine:
         if not step.row.idle or step.row.events:
             step.row.late_ns = late_ns
             self._on_tick(step.row)
+            if self._meter:
+                self._meter.add_tick(step.row, self._prefilled_tokens)
 
     @staticmethod
     def _take(waiting: deque[Job], ripe: Callable[[Job], bool]) -> list[Job]:
@@ -206,11 +221,14 @@ class Engine:
         return taken
 
     def _deliver(self, step: Step) -> None:
+        self._prefilled_tokens = 0
         for kind, job in step.events:
             assert isinstance(job, Job)
             if kind == "token":
                 data = job.sink.token(job.emitted - 1, job.emitted == job.output_tokens)
                 self._unwritten.setdefault(job, []).append(data)
+            elif kind == "prefill_end":
+                self._prefilled_tokens += job.prompt_tokens
             elif kind in ("finish", "cancel", "reject"):
                 self._end(job)
 
@@ -218,16 +236,25 @@ class Engine:
         """Nothing but writes between two writes: Python runs slowly after a system call."""
         unwritten, self._unwritten = self._unwritten, {}
         writes = [(job.sink.file, b"".join(pieces)) for job, pieces in unwritten.items()]
+        first_ns: list[int] = []
+        gaps_ns: list[int] = []
         for (job, pieces), (_, data), (at_ns, count) in zip(
             unwritten.items(), writes, self._hand_over(writes), strict=True
         ):
             if count < len(data):
                 job.sink.held_back(data[count:])
-            job.last_write_ns = at_ns
-            if job.first_write_ns is None:
+            if job.last_write_ns is None:
                 job.first_write_ns = at_ns
+                first_ns.append(at_ns - job.received_ns)
+            else:
+                gaps_ns.append(at_ns - job.last_write_ns)
+            job.last_write_ns = at_ns
+            if len(pieces) > 1:
+                gaps_ns += [0] * (len(pieces) - 1)
             if job.token_ns is not None:
                 job.token_ns += [at_ns] * len(pieces)
+        if self._meter and unwritten:
+            self._meter.add_times(first_ns, gaps_ns)
 
     def _end(self, job: Job) -> None:
         del self.jobs[job.id]

@@ -17,10 +17,12 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from ledgers.errors import InputError
 from ledgers.machine import few_collections, make_room_for_connections
+from ledgers.rows import RequestRow
 from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
 from mock_server.api import Server
 from mock_server.engine import Engine
+from mock_server.metrics import Metrics
 from mock_server.policies import make_scheduler
 from mock_server.served import ServedLedger
 from mock_server.sinks import hand_over
@@ -65,18 +67,30 @@ async def serve(
     """Serve until SIGTERM or SIGINT; a second one ends at once. `announce` gets the URL once it answers."""
     shutdown = Shutdown()
     ledger = ServedLedger(writer, shutdown.fail)
+    metrics = Metrics(settings.hardware.kv_budget_tokens)
+
+    def add_row(row: RequestRow) -> None:
+        ledger.add(row)
+        metrics.add_row(row)
+
     engine = Engine(
         lambda: make_scheduler(settings),
         time.monotonic_ns,
         hand_over,
-        on_row=ledger.add,
+        on_row=add_row,
         on_tick=ledger.add_tick if options.record_ticks else lambda _: None,
+        meter=metrics,
         record_tokens=options.record_tokens,
         record_events=options.record_events,
     )
     ticker = Ticker(engine)
     server = Server(
-        engine, ledger, ticker, model=options.model, default_output_tokens=options.default_output_tokens
+        engine,
+        ledger,
+        ticker,
+        metrics,
+        model=options.model,
+        default_output_tokens=options.default_output_tokens,
     )
     runner = web.AppRunner(
         server.application(),

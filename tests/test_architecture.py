@@ -34,7 +34,7 @@ PURE = [
     *(ROOT / "mock_server" / "policies").glob("*.py"),
     *(
         ROOT / "mock_server" / name
-        for name in ("scheduler.py", "simulate.py", "engine.py", "openai.py", "sse.py")
+        for name in ("scheduler.py", "simulate.py", "engine.py", "metrics.py", "openai.py", "sse.py")
     ),
     *(ROOT / "loadgen" / name for name in CLIENT_CORES),
     *(ROOT / "loadgen" / "dialects").glob("*.py"),
