@@ -29,6 +29,7 @@ from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder, unsent
 from loadgen.requests import Requests, Share
 from loadgen.run_log import Log, RunLog
+from loadgen.scrape import FILE, Scraper
 from loadgen.sending import done_by, replay_of
 from loadgen.server_facts import Preflight, reset_mock
 from loadgen.target import Address, find_address
@@ -149,6 +150,7 @@ async def _replay(
     writer = RunWriter(plan.out, info)
     if plan.ledger.made:
         _save_ledger(plan.out / LEDGER_FILE, plan.ledger)
+    scraper = await _scraper(plan, writer)
     log = RunLog(
         writer,
         t_obs_ns=NEVER if plan.rules.closed else window_end_ns(rows[-1].arrival_ns or 0, plan.config.tail_s),
@@ -157,7 +159,7 @@ async def _replay(
         scheduled=len(rows),
         show=plan.show,
     )
-    start = _Start(info, writer, log)
+    start = _Start(info, writer, log, scraper)
     complete, done = False, Done()
     with Interrupts() as interrupts:
         try:
@@ -169,8 +171,12 @@ async def _replay(
                 for worker in lost:
                     _note_lost(plan, worker, start, log)
             log.finish()
+            if scraper is not None:
+                await scraper.finish()
             complete = True
         finally:
+            if scraper is not None:
+                scraper.close()
             info.target = {**found.facts, **_connection_facts(transport.address, done)}
             info.notes += _notes(transport.clock.source, done)
             if done.left_out:
@@ -185,9 +191,9 @@ async def _replay(
 class _Start:
     """Fixes t0, and writes it down before the first request leaves."""
 
-    def __init__(self, info: RunInfo, writer: RunWriter, log: RunLog) -> None:
+    def __init__(self, info: RunInfo, writer: RunWriter, log: RunLog, scraper: Scraper | None) -> None:
         self.t0_ns = 0
-        self._info, self._writer, self._log = info, writer, log
+        self._info, self._writer, self._log, self._scraper = info, writer, log, scraper
         # Replacing run.json takes a descriptor, and by then connections may have taken all others.
         self._spare = os.open(os.devnull, os.O_RDONLY)
 
@@ -201,8 +207,28 @@ class _Start:
             self._writer.save_info()
             if time.monotonic_ns() < self.t0_ns - _START_LEAD_NS // 2:
                 self._log.start(t0_unix_ns)
+                if self._scraper is not None:
+                    self._scraper.start(self.t0_ns)
                 return self.t0_ns
             lead_ns *= 2  # a slow disk must not make the first requests late
+
+
+async def _scraper(plan: Plan, writer: RunWriter) -> Scraper | None:
+    """What samples the server's own metrics, with the sample from which all others count."""
+    if plan.scrape is None:
+        return None
+    scraper = Scraper(plan.scrape, _preflight_of(plan), lambda line: writer.add_lines(FILE, line))
+    plan.config.extra["scrape"] = {
+        "url": plan.scrub(plan.scrape.url),
+        "interval_s": plan.scrape.interval_s,
+    }
+    await scraper.open()
+    if scraper.note is None:
+        writer.open_files(FILE)
+    else:
+        writer.info.notes.append(scraper.note)
+        plan.show(f"note: {scraper.note}")
+    return scraper
 
 
 async def _send_here(
