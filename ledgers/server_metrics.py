@@ -60,7 +60,8 @@ class ServerSide:
         self._places = interval_places(self._times)
         self._edges = [self._times[place] for place in self._places]
         self._changes = [0] * (len(self._times) + 1)  # of requests in flight from one sample to the next
-        self._tokens_by = [0.0] * len(self._edges)
+        self._partly = [0.0] * len(self._edges)  # tokens by each edge, of requests that had not ended
+        self._wholly = [0] * (len(self._edges) + 1)  # tokens of those that ended between two edges
         self._tokens = self._prompt_tokens = 0
         self._waited_ns = self._waits = 0  # for first tokens, from the send
 
@@ -70,18 +71,22 @@ class ServerSide:
         self._changes[bisect_left(self._times, row.sent_ns)] += 1
         if row.end_ns is not None:
             self._changes[bisect_left(self._times, row.end_ns)] -= 1
-        self._prompt_tokens += (
-            row.prompt_tokens if row.usage_prompt_tokens is None else row.usage_prompt_tokens
-        )
+        told = row.usage_prompt_tokens
+        self._prompt_tokens += row.prompt_tokens if told is None else told
         self._tokens += row.tokens or 0
-        for place, edge_ns in enumerate(self._edges):
-            self._tokens_by[place] += tokens_by(row, edge_ns)
-        if row.first_token_ns is not None:
+        if row.first_token_ns is not None and row.last_token_ns is not None:
             self._waited_ns += row.first_token_ns - row.sent_ns
             self._waits += 1
+            self._add_tokens(row, row.first_token_ns, row.last_token_ns)
+
+    def _add_tokens(self, row: RequestRow, first_ns: int, last_ns: int) -> None:
+        done = bisect_left(self._edges, last_ns)
+        for place in range(bisect_left(self._edges, first_ns), done):
+            self._partly[place] += tokens_by(row, self._edges[place])
+        self._wholly[done] += row.tokens or 0
 
     def figures(self) -> dict[str, Any] | None:
-        """Both sides in figures; None if the server said nothing. Means are over all samples but the first."""
+        """Both sides; None if the server said nothing. Means are over all samples but the first."""
         if len(self.samples) < 2:
             return None
         later = range(1, len(self.samples))
@@ -98,7 +103,7 @@ class ServerSide:
             "preemptions": growth(self.samples, "preemptions_total"),
             **{f"{name}_mean_ms": mean_ms(self.samples, name) for name in ("ttft", "itl", "queue", "e2e")},
             "client_ttft_from_send_mean_ms": _ratio(self._waited_ns / 1e6, self._waits),
-            "series": [self._interval(at) for at in range(1, len(self._edges))],
+            "series": self._series(),
         }
 
     def _gauges(self, places: Sequence[int]) -> dict[str, float | None]:
@@ -120,7 +125,12 @@ class ServerSide:
         counts = list(accumulate(self._changes))
         return _ratio(sum(counts[place] for place in places), len(places))
 
-    def _interval(self, at: int) -> dict[str, Any]:
+    def _series(self) -> list[dict[str, Any]]:
+        ended = accumulate(self._wholly[:-1])
+        tokens_by = [part + whole for part, whole in zip(self._partly, ended, strict=True)]
+        return [self._interval(at, tokens_by[at] - tokens_by[at - 1]) for at in range(1, len(self._edges))]
+
+    def _interval(self, at: int, client_tokens: float) -> dict[str, Any]:
         """From one edge to the next: gauges at the samples since, rates by what the counts have grown."""
         first, last = self._places[at - 1], self._places[at]
         places = range(first + 1, last + 1)
@@ -129,7 +139,7 @@ class ServerSide:
             "t_s": self._edges[at] / NS_PER_S,
             "client_in_flight": self._in_flight_mean(places),
             **{name: self._mean(name, places) for name in _GAUGES},
-            "client_tokens_per_s": (self._tokens_by[at] - self._tokens_by[at - 1]) / seconds,
+            "client_tokens_per_s": client_tokens / seconds,
             "tokens_per_s": _ratio(
                 growth(self.samples[first : last + 1], "generation_tokens_total"), seconds
             ),
@@ -153,7 +163,7 @@ def interval_places(times: Sequence[int]) -> list[int]:
 
 
 def tokens_by(row: RequestRow, time_ns: int) -> float:
-    """How many tokens a client had of a request by an instant; spread evenly where their times are not known."""
+    """How many tokens a client had by an instant; spread evenly where their times are not known."""
     first, last, tokens = row.first_token_ns, row.last_token_ns, row.tokens or 0
     if first is None or last is None or time_ns < first:
         return 0
@@ -166,7 +176,8 @@ def tokens_by(row: RequestRow, time_ns: int) -> float:
 
 def growth(samples: Sequence[ServerSample], name: str) -> float | None:
     """By how much a count has grown. One that falls has begun anew at 0, as that of a restarted server."""
-    values = [value for sample in samples if (value := getattr(sample, name)) is not None]
+    known = (getattr(sample, name) for sample in samples)
+    values: list[float] = [value for value in known if value is not None]
     if len(values) < 2:
         return None
     return sum(later - earlier if later >= earlier else later for earlier, later in pairwise(values))

@@ -1,8 +1,8 @@
 """A server's own metrics, sampled while it is measured.
 
-Over a connection of its own, one small question in each interval, and never in the way of what is timed: the
-measured sockets are dated by the kernel, and what comes here takes a tenth of a millisecond to read. That is why
-the text is read by the few lines below: the parser of prometheus-client makes an object of every line and takes
+Over a connection of its own, one small question in each interval, and never in the way of what is timed:
+tokens are dated by the kernel meanwhile, and an answer takes a tenth of a millisecond to read. That is why
+it is read by the few lines below: the parser of prometheus-client makes an object of every line and takes
 fifty times as long, during which nothing would be sent.
 """
 
@@ -28,6 +28,7 @@ from loadgen.transport import Transport
 
 AUTO = "auto"
 FILE = "server_metrics.jsonl"
+LEAST_INTERVAL_S = 0.1  # more would be a load of its own
 _PATH = "/metrics"
 _ANSWER_S = 2.0
 _PREFIXES = (b"vllm:", b"llamacpp:", b"sglang:")
@@ -72,7 +73,7 @@ _AVERAGED = ("kv_usage",)  # over engines; all else is summed
 
 
 class Scrape(msgspec.Struct, frozen=True):
-    """What to ask, how often, and with which headers: a key is for the server it was given for."""
+    """What to ask, how often, and with which headers: a key is for its own server only."""
 
     target: Target
     path: str
@@ -88,8 +89,10 @@ def parse_scrape(where: str, interval_s: float, target: Target, headers: Mapping
     """`auto` is /metrics at the measured server. InputError if it is neither that nor a URL."""
     plain = {name: value for name, value in headers.items() if name in ("User-Agent", "Accept-Encoding")}
     plain["Accept"] = "text/plain"
+    if interval_s < LEAST_INTERVAL_S:
+        raise InputError(f"--scrape-interval {interval_s:g}: at least {LEAST_INTERVAL_S:g} s")
     if where == AUTO:
-        return Scrape(target, target.path(_PATH), interval_s, {**headers, **plain})
+        return Scrape(target, _PATH, interval_s, {**headers, **plain})
     if "://" not in where:
         raise InputError(f"--scrape {where}: expected auto or http://HOST[:PORT]/PATH")
     url = urlsplit(where)
@@ -140,13 +143,14 @@ class Scraper:
             target=scrape.target, headers=scrape.headers, timeout_s=min(asking.timeout_s, _ANSWER_S)
         )
         self._write = write
-        self._t0_ns = 0
+        self._t0_ns = self._due_ns = 0
+        self._interval_ns = round(scrape.interval_s * NS_PER_S)
         self._before: ServerSample | None = None
         self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """The sample from which all else is counted. A server that has no metrics is noted, and left alone."""
+        """Take the sample from which all counts. A server that has no metrics is noted, and left alone."""
         asking = self._asking
         try:
             address = await find_address(asking.target, asking.timeout_s)
@@ -174,6 +178,7 @@ class Scraper:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
+        self._catch_up()
         self._append(await self._sample())
 
     def close(self) -> None:
@@ -183,15 +188,19 @@ class Scraper:
             self._transport.close()
 
     async def _go_on(self) -> None:
-        interval_ns = round(self._scrape.interval_s * NS_PER_S)
-        due_ns = self._t0_ns + interval_ns
+        self._due_ns = self._t0_ns + self._interval_ns
         while True:
-            await asyncio.sleep(max(0, due_ns - time.monotonic_ns()) / NS_PER_S)
+            await asyncio.sleep(max(0, self._due_ns - time.monotonic_ns()) / NS_PER_S)
             self._append(await self._sample())
-            late = max(0, time.monotonic_ns() - due_ns) // interval_ns
-            if late:
-                self._append(ServerSample(t_ns=due_ns + interval_ns, missed=late, error="still asking"))
-            due_ns += interval_ns * (1 + late)
+            self._due_ns += self._interval_ns
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Note the samples that were due while an answer did not come, and go on as if they were taken."""
+        late = 1 + (time.monotonic_ns() - self._due_ns) // self._interval_ns
+        if late > 0:
+            self._append(ServerSample(t_ns=self._due_ns, missed=late, error="no answer to the one before"))
+            self._due_ns += self._interval_ns * late
 
     async def _sample(self) -> ServerSample:
         """What the server says now. `t_ns` is on the monotonic clock until it is written."""

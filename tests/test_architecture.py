@@ -51,6 +51,7 @@ PURE = [
             "metrics.py",
             "profile.py",
             "queueing.py",
+            "server_metrics.py",
             "taken.py",
         )
     ),
@@ -62,6 +63,7 @@ PURE = [
             "calibration_text.py",
             "plan.py",
             "schedule.py",
+            "server_text.py",
             "stamp_errors.py",
             "text.py",
             "timing.py",
@@ -119,7 +121,8 @@ def test_the_top_level_is_what_a_newcomer_can_read() -> None:
 
 def test_a_simulation_loads_no_server_and_no_load_generator() -> None:
     """Commands start with what they need: no HTTP library for a simulation."""
-    code = "import mock_server.cli, sys; print(sorted({'aiohttp', 'uvloop', 'loadgen'} & set(sys.modules)))"
+    heavy = "{'aiohttp', 'uvloop', 'loadgen', 'prometheus_client'}"
+    code = f"import mock_server.cli, sys; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from bisect import bisect_left
 from collections import Counter
@@ -257,3 +258,25 @@ def test_a_reset_takes_no_count_back(server: MockServer) -> None:
     wait_until(lambda: ask(server, "POST", "/mock/reset", b"")[0] == 200)
     assert ask(server, "POST", "/v1/completions", body)[0] == 200
     assert scrape(server).value("vllm:generation_tokens_total") == before + 3
+
+
+def test_the_dashboard_asks_for_nothing_that_the_mock_does_not_have(
+    served: tuple[Scraped, list[Any], list[Any]],
+) -> None:
+    """By name and by label; what is the mock's alone stands in a row of its own at the end."""
+    scraped, *_ = served
+    dashboard = json.loads((Path(__file__).parent.parent / "docs" / "grafana-dashboard.json").read_text())
+    rows = [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
+    place = next(i for i, panel in enumerate(dashboard["panels"]) if panel["title"] == rows[-1])
+    ours = [panel for panel in dashboard["panels"][place:] if panel["type"] != "row"]
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    names = {name for expression in asked for name in re.findall(r"(?:vllm:|tokentick_)\w+", expression)}
+    assert len(names) > 20
+    for name in names:
+        known = name in scraped.samples or name.removesuffix("_total") in scraped.types
+        assert known, name
+    for panel in dashboard["panels"]:
+        if panel["type"] != "row":
+            text = " ".join(target["expr"] for target in panel["targets"])
+            assert ("tokentick_" in text) is (panel in ours), panel["title"]
+            assert text.count('{model_name=~"$model_name"}') == len(re.findall(r"(?:vllm:|tokentick_)", text))
