@@ -38,7 +38,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "waiting": ("vllm:num_requests_waiting", "llamacpp:requests_deferred", "sglang:num_queue_reqs"),
     "kv_usage": (
         "vllm:kv_cache_usage_perc",
-        "vllm:gpu_cache_usage_perc",  # before 0.10
+        "vllm:gpu_cache_usage_perc",  # older
         "llamacpp:kv_cache_usage_ratio",
         "sglang:token_usage",
     ),
@@ -61,6 +61,7 @@ _HISTOGRAMS: dict[str, tuple[str, ...]] = {
         "vllm:inter_token_latency_seconds",
         "vllm:time_per_output_token_seconds",  # before 0.11
         "sglang:inter_token_latency_seconds",
+        "sglang:time_per_output_token_seconds",  # older
     ),
     "queue": ("vllm:request_queue_time_seconds",),
     "e2e": ("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds"),
