@@ -57,6 +57,7 @@ async def measure(plan: Plan, crew: Crew | None = None) -> Result:
     make_room_for_connections()
     address = await find_address(plan.target, plan.connect_timeout_s, probe=plan.preflight)
     transport = plan.transport(address)
+    scraper = None if plan.scrape is None else Scraper(plan.scrape, _preflight_of(plan))
     try:
         found = await _found(plan, transport)
         encoder = found.applied_to(plan.encoder())
@@ -65,8 +66,12 @@ async def measure(plan: Plan, crew: Crew | None = None) -> Result:
         await _warm_up(plan, transport, encoder)
         if plan.reset_mock:
             await reset_mock(_preflight_of(plan))
-        return await _replay(plan, transport, encoder, found, crew)
+        if scraper is not None:
+            await scraper.open()
+        return await _replay(plan, transport, encoder, found, crew, scraper)
     finally:
+        if scraper is not None:
+            scraper.close()
         transport.close()
 
 
@@ -141,16 +146,24 @@ def _limit(patience: Patience, started_ns: int, recorder: Recorder) -> Limit | N
 
 
 async def _replay(
-    plan: Plan, transport: Transport, encoder: RequestEncoder, found: Found, crew: Crew | None
+    plan: Plan,
+    transport: Transport,
+    encoder: RequestEncoder,
+    found: Found,
+    crew: Crew | None,
+    scraper: Scraper | None,
 ) -> Result:
     rows = plan.ledger.rows
-    for note in (*plan.ledger.notes, *found.notes):
+    said = scraper.notes if scraper is not None else []
+    for note in (*plan.ledger.notes, *found.notes, *said):
         plan.show(f"note: {note}")
     info = _info(plan, transport, found)
+    info.notes += said
     writer = RunWriter(plan.out, info)
+    if scraper is not None and not scraper.notes:
+        writer.open_files(FILE)
     if plan.ledger.made:
         _save_ledger(plan.out / LEDGER_FILE, plan.ledger)
-    scraper = await _scraper(plan, writer)
     log = RunLog(
         writer,
         t_obs_ns=NEVER if plan.rules.closed else window_end_ns(rows[-1].arrival_ns or 0, plan.config.tail_s),
@@ -175,8 +188,6 @@ async def _replay(
                 await scraper.finish()
             complete = True
         finally:
-            if scraper is not None:
-                scraper.close()
             info.target = {**found.facts, **_connection_facts(transport.address, done)}
             info.notes += _notes(transport.clock.source, done)
             if done.left_out:
@@ -208,27 +219,9 @@ class _Start:
             if time.monotonic_ns() < self.t0_ns - _START_LEAD_NS // 2:
                 self._log.start(t0_unix_ns)
                 if self._scraper is not None:
-                    self._scraper.start(self.t0_ns)
+                    self._scraper.start(self.t0_ns, partial(self._writer.add_lines, FILE))
                 return self.t0_ns
             lead_ns *= 2  # a slow disk must not make the first requests late
-
-
-async def _scraper(plan: Plan, writer: RunWriter) -> Scraper | None:
-    """What samples the server's own metrics, with the sample from which all others count."""
-    if plan.scrape is None:
-        return None
-    scraper = Scraper(plan.scrape, _preflight_of(plan), lambda line: writer.add_lines(FILE, line))
-    plan.config.extra["scrape"] = {
-        "url": plan.scrub(plan.scrape.url),
-        "interval_s": plan.scrape.interval_s,
-    }
-    await scraper.open()
-    if scraper.note is None:
-        writer.open_files(FILE)
-    else:
-        writer.info.notes.append(scraper.note)
-        plan.show(f"note: {scraper.note}")
-    return scraper
 
 
 async def _send_here(
@@ -302,6 +295,11 @@ def _info(plan: Plan, transport: Transport, found: Found) -> RunInfo:
     )
     info.config.extra["workers"] = plan.workers
     info.config.extra["event_loop"] = event_loop
+    if plan.scrape is not None:
+        info.config.extra["scrape"] = {
+            "url": plan.scrub(plan.scrape.url),
+            "interval_s": plan.scrape.interval_s,
+        }
     return info
 
 

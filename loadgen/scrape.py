@@ -136,14 +136,14 @@ def _value(line: bytes) -> float | None:
 class Scraper:
     """Asks before t0, in every interval from then on, and once more at the end."""
 
-    def __init__(self, scrape: Scrape, asking: Preflight, write: Callable[[bytes], None]) -> None:
-        """`asking` says how to ask the measured server; `write` gets each sample as a line."""
-        self.note: str | None = None  # why there is nothing
+    def __init__(self, scrape: Scrape, asking: Preflight) -> None:
+        """`asking` says how to ask the measured server."""
+        self.notes: list[str] = []  # why there is nothing
         self._scrape = scrape
         self._asking = asking._replace(
             target=scrape.target, headers=scrape.headers, timeout_s=min(asking.timeout_s, _ANSWER_S)
         )
-        self._write = write
+        self._write: Callable[[bytes], None] = lambda line: None
         self._t0_ns = self._due_ns = 0
         self._interval_ns = round(scrape.interval_s * NS_PER_S)
         self._before: ServerSample | None = None
@@ -160,15 +160,17 @@ class Scraper:
             self._questions = Questions(asking, self._transport)
             self._before = await self._sample()
         except TargetError as error:
-            self.note = f"no server metrics: {error}"
+            self.notes.append(f"no server metrics: {asking.short(str(error))}")
             return
         if self._before.error is not None:
-            self.note = f"no server metrics: {asking.scrub(self._scrape.url)}: {self._before.error}"
+            url = asking.scrub(self._scrape.url)
+            self.notes.append(f"no server metrics: {url}: {self._before.error}")
 
-    def start(self, t0_ns: int) -> None:
-        """From now on times count from `t0_ns` (monotonic)."""
-        self._t0_ns = t0_ns
-        if self.note is None and self._before is not None:
+    def start(self, t0_ns: int, write: Callable[[bytes], None]) -> None:
+        """Times count from `t0_ns` (monotonic); `write` gets each sample as a line."""
+        self._t0_ns, self._write = t0_ns, write
+        self._due_ns = t0_ns + self._interval_ns
+        if self._before is not None and not self.notes:
             self._append(self._before)
             self._task = asyncio.create_task(self._go_on())
 
@@ -189,7 +191,6 @@ class Scraper:
             self._transport.close()
 
     async def _go_on(self) -> None:
-        self._due_ns = self._t0_ns + self._interval_ns
         while True:
             await asyncio.sleep(max(0, self._due_ns - time.monotonic_ns()) / NS_PER_S)
             self._append(await self._sample())
@@ -209,7 +210,7 @@ class Scraper:
         try:
             answer = await self._questions.ask("GET", self._scrape.path, within_s=_ANSWER_S)
         except TargetError as error:
-            return ServerSample(t_ns=asked_ns, missed=1, error=str(error))
+            return ServerSample(t_ns=asked_ns, missed=1, error=self._asking.short(str(error)))
         took_ns = time.monotonic_ns() - asked_ns
         if answer.status != 200:
             return ServerSample(t_ns=asked_ns, missed=1, error=self._questions.reason(answer))

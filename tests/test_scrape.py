@@ -322,3 +322,20 @@ async def test_a_password_in_the_url_is_written_nowhere(tmp_path: Path) -> None:
     written = "".join(file.read_text() for file in out.iterdir()) + printed + err
     assert "hunter2" not in written
     assert "tok-123456" not in written
+
+
+async def test_a_token_in_the_path_is_not_in_what_went_wrong(tmp_path: Path) -> None:
+    """A server that takes the question and says nothing: its address is told without the token."""
+    out = tmp_path / "run"
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with raw_server(silent) as port, scripted_server(quick) as server:
+        where = f"http://127.0.0.1:{port}/metrics?token=tok-123456"
+        code, _, err = await tokentick_run(
+            ledger(tmp_path, [0]), "--base-url", url(server), "--out", out, "--scrape", where
+        )
+    assert code in (0, 4), err
+    assert "no server metrics" in err
+    assert "tok-123456" not in err + "".join(file.read_text() for file in out.iterdir())
