@@ -56,7 +56,7 @@ def markdown(report: Report) -> str:
         (WORKERS, _workers(report.results)),
     ):
         if rows:
-            parts.append(f"{fill(title, WIDTH)}\n\n{_table(rows)}")
+            parts.append(f"{fill(title, WIDTH)}\n\n{table(rows)}")
     if any(result.client_limited for result in report.results):
         parts.append(LIMITED)
     return "\n\n".join(parts)
@@ -162,7 +162,7 @@ def spread(figures: Distribution | None, *names: str) -> str:
     return " / ".join(f"{getattr(figures, name):.2f}" for name in names)
 
 
-def _table(rows: list[list[str]]) -> str:
+def table(rows: list[list[str]]) -> str:
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -15,3 +15,9 @@ class TargetError(TokentickError):
     """A server that cannot be used: unreachable, refusing, or failing the preflight (exit code 3)."""
 
     exit_code = 3
+
+
+class StalledError(TokentickError):
+    """The machine could not keep up, so that what was measured proves nothing (exit code 4)."""
+
+    exit_code = 4

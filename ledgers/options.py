@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -28,6 +29,7 @@ from ledgers.settings import (
     load_hardware,
     parse_slo,
 )
+from ledgers.traffic import load_traffic
 from ledgers.units import exact, to_ns
 
 Options = Mapping[str, Any]
@@ -225,6 +227,24 @@ def scheduler_options(policies: Sequence[str]) -> Callable[[Command], Command]:
                 help="Prompt tokens per request and tick under the chunked policy.",
             ),
             click.option(
+                "--classes",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="Queues, slots and priorities under the classes policy, as TOML (docs/class-queues.md).",
+            ),
+            click.option(
+                "--max-queue",
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Reject a request (HTTP 429) while N wait for admission.  [default: no limit]",
+            ),
+            click.option(
+                "--max-model-len",
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Reject a request (HTTP 400) of over N tokens, prompt and output.  [default: KV budget]",
+            ),
+            click.option(
                 "--hardware",
                 metavar="NAME|FILE",
                 default="toy",
@@ -292,6 +312,9 @@ def scheduler_from(options: Options) -> SchedulerSettings:
         max_wait_ns=to_ns(usual.max_wait_s if wait_s is None else wait_s),
         prefill_chunk=options["prefill_chunk"],
         hardware=load_hardware(options["hardware"], None if tick_s is None else float(tick_s)),
+        max_queue=options["max_queue"],
+        max_model_len=options["max_model_len"],
+        **({"traffic": load_traffic(options["classes"])} if options["classes"] else {}),
     )
 
 

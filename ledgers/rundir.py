@@ -24,6 +24,7 @@ from ledgers.machine import host_facts
 from ledgers.rows import RequestRow, TickRow, decode_row, decode_tick, encode
 from ledgers.server_metrics import ServerSample
 from ledgers.settings import Hardware, SchedulerSettings, Slo, WindowSettings
+from ledgers.traffic import Traffic
 from ledgers.units import NS_PER_S
 
 SCHEMA = 1
@@ -55,6 +56,9 @@ class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_wait_s: float | None = None
     prefill_chunk: int | None = None
     hardware: Hardware | None = None
+    max_queue: int | None = None
+    max_model_len: int | None = None
+    traffic: Traffic | None = None
     slo: Slo = Slo()
     tail_s: float | Literal["drain"] = "drain"
     cut_at_tail: bool = False
@@ -116,6 +120,9 @@ def settings_config(
         config.max_wait_s = scheduler.max_wait_ns / NS_PER_S
         config.prefill_chunk = scheduler.prefill_chunk
         config.hardware = scheduler.hardware
+        config.max_queue = scheduler.max_queue
+        config.max_model_len = scheduler.max_model_len
+        config.traffic = scheduler.traffic if scheduler.policy == "classes" else None
     return config
 
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ledgers.errors import InputError
+from ledgers.traffic import Traffic
 from ledgers.units import NS_PER_MS, exact, to_ns
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -120,6 +121,19 @@ class SchedulerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_wait_ns: Annotated[int, Meta(ge=0)] = 200_000_000
     prefill_chunk: Positive = 8
     hardware: Hardware = Hardware()
+    max_queue: Positive | None = None
+    max_model_len: Positive | None = None
+    traffic: Traffic = Traffic()
+
+    def __post_init__(self) -> None:
+        if self.policy == "classes":
+            self.traffic.check_slots(self.hardware.decode_slots)
+
+    def wait_ns(self, class_: str | None) -> int:
+        """How long the head of the queue waits for a batch to fill."""
+        if self.policy != "classes":
+            return self.max_wait_ns
+        return self.traffic.of(class_).max_wait_ns(self.max_wait_ns)
 
 
 class WindowSettings(msgspec.Struct, frozen=True):

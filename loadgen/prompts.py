@@ -20,6 +20,7 @@ import msgspec
 
 from ledgers.rows import RequestRow
 from loadgen.dialects.dialect import Ask, Dialect
+from loadgen.requests import header_safe
 from loadgen.target import Target
 from loadgen.wording import Wording
 
@@ -77,6 +78,7 @@ class RequestEncoder(msgspec.Struct, frozen=True, kw_only=True):
             "Host": self.target.host_header,
             **self.headers,
             "X-Request-Id": row.request_id or row.id,
+            **({"X-Request-Class": header_safe(row.class_)} if row.class_ else {}),
             "Content-Length": str(body_bytes),
         }
         lines = [f"POST {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]

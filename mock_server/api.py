@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from ledgers.rows import encode
 from ledgers.rundir import tool_version
+from mock_server.connections import whole_body
 from mock_server.engine import Engine, Job
 from mock_server.exposition import Exposition
 from mock_server.metrics import Metrics
-from mock_server.openai import Api, ApiError, Generation, parse, too_long, whole_response
+from mock_server.openai import Api, ApiError, Generation, parse, queue_full, too_long, whole_response
 from mock_server.served import ServedLedger
 from mock_server.sinks import Answer, Stream
 from mock_server.sse import StreamEncoder, word
 from mock_server.ticker import Ticker
 
-MAX_BODY_BYTES = 64 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
+LARGE_BODY_BYTES = 2**16
 TOO_LARGE = ApiError(f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB", status=413)
 
 
@@ -37,6 +41,7 @@ class Server:
         *,
         model: str,
         default_output_tokens: int,
+        request_timeout_s: float,
     ) -> None:
         self.engine = engine
         self.ledger = ledger
@@ -44,6 +49,7 @@ class Server:
         self.exposition = Exposition(engine, metrics, model, lambda: self.cut_off_count)
         self.model = model
         self.default_output_tokens = default_output_tokens
+        self.request_timeout_s = request_timeout_s
         self.cut_off_count = 0
         self.started_s = int(time.time())
         self._numbers = 0
@@ -71,7 +77,11 @@ class Server:
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise TOO_LARGE
-        generation = parse(api, await request.read(), self.default_output_tokens)
+        body = await whole_body(request, self.request_timeout_s)
+        if len(body) <= LARGE_BODY_BYTES:
+            generation = parse(api, body, self.default_output_tokens)
+        else:  # beside the ticks: they go on while it is read
+            generation = await asyncio.to_thread(parse, api, body, self.default_output_tokens)
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
         headers = {"X-Request-Id": _request_id(request) or id}
@@ -90,6 +100,7 @@ class Server:
         job = self._submit(request, generation, stream)
         response = web.StreamResponse(headers={**headers, **_STREAM_HEADERS})
         try:
+            await self._place(stream)
             with suppress(ConnectionResetError):  # the client has left, which is not an error of ours
                 await response.prepare(request)
                 stream.open()
@@ -105,6 +116,7 @@ class Server:
         answer = Answer()
         job = self._submit(request, generation, answer)
         try:
+            await self._place(answer)
             await answer.ended
         finally:
             self._leave(job)
@@ -119,14 +131,21 @@ class Server:
             generation.output_tokens,
             sink,
             streamed=generation.stream,
+            class_=_traffic_class(request),
         )
         self.engine.submit(job)
         if self.engine.anchor_ns == job.received_ns:
             self.ledger.anchored(job.received_ns, time.monotonic_ns())
         self.ticker.arm()
         if not self.engine.scheduler.fits(job):
-            raise too_long(generation, self.engine.scheduler.kv.budget)
+            raise too_long(generation, self.engine.scheduler.max_model_len)
         return job
+
+    async def _place(self, sink: Stream | Answer) -> None:
+        """Where the queue has a limit, wait for the tick that decides. ApiError if it is full."""
+        scheduler = self.engine.scheduler
+        if scheduler.max_queue is not None and await sink.fate == "queue_full":
+            raise queue_full(scheduler.max_queue, scheduler.hardware.tick_s)
 
     def _leave(self, job: Job) -> None:
         """The handler ends, by the last token or because the client left: nothing of the job stays behind."""
@@ -148,13 +167,12 @@ class Server:
         return _json(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
-        budget = self.engine.scheduler.kv.budget
         return {
             "id": name,
             "object": "model",
             "created": self.started_s,
             "owned_by": "tokentick",
-            "max_model_len": budget,
+            "max_model_len": self.engine.scheduler.max_model_len,
         }
 
     async def health(self, _: web.Request) -> web.Response:
@@ -201,8 +219,17 @@ _STREAM_HEADERS = {
 
 
 def _request_id(request: web.Request) -> str | None:
-    """The client's id; bytes that are no text are replaced, for rows are JSON."""
-    text = request.headers.get("X-Request-Id")
+    return _header(request, "X-Request-Id")
+
+
+def _traffic_class(request: web.Request) -> str | None:
+    text = _header(request, "X-Request-Class")
+    return unquote(text) if text else None
+
+
+def _header(request: web.Request, name: str) -> str | None:
+    """What the client says there; bytes that are no text are replaced, for rows are JSON."""
+    text = request.headers.get(name)
     return text.encode("utf-8", "replace").decode() if text else None
 
 
@@ -235,4 +262,7 @@ async def openai_errors(
 
 
 def _refusal(error: ApiError) -> web.Response:
-    return web.Response(status=error.status, body=error.body, content_type="application/json")
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    return web.Response(
+        status=error.status, body=error.body, content_type="application/json", headers=headers
+    )

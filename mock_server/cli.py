@@ -72,6 +72,27 @@ TICKS = click.option(
     help="How long open streams may go on when the server is stopped.",
 )
 @click.option(
+    "--request-timeout",
+    metavar="SECONDS",
+    callback=number(),
+    default="30",
+    show_default=True,
+    help="How long a request may take to arrive whole.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1),
+    default=16_384,
+    show_default=True,
+    help="Connections open at a time; further ones get a 503.",
+)
+@click.option(
+    "--strict",
+    metavar="MS",
+    callback=number(zero=True),
+    help="End with exit code 4 when a tick runs later than this.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="Stream the served ledger into this run directory; POST /mock/reset starts it over.",
@@ -113,6 +134,9 @@ def _serve_options(options: dict[str, Any]) -> ServeOptions:
         model=options["model"],
         default_output_tokens=options["default_max_tokens"],
         grace_s=float(options["grace"]),
+        request_timeout_s=float(options["request_timeout"]),
+        max_connections=options["max_connections"],
+        strict_ms=None if options["strict"] is None else float(options["strict"]),
         record_tokens=options["record_tokens"],
         record_events=options["record_events"],
         record_ticks=options["ticks"] == "all",

@@ -17,7 +17,7 @@ from typing import Protocol
 from ledgers.rows import RequestRow, TickRow
 from ledgers.units import ceil_div
 from mock_server.results import describe
-from mock_server.scheduler import Scheduler, Sequence, Step
+from mock_server.scheduler import Rejection, Scheduler, Sequence, Step
 
 AT_ONCE_NS = 10_000_000
 
@@ -33,6 +33,9 @@ class Sink(Protocol):
 
     def held_back(self, rest: bytes) -> None:
         """The kernel did not take this; it is the sink's to keep."""
+
+    def decided(self, rejection: Rejection | None) -> None:
+        """The request has its place, or is rejected and over."""
 
     def abort(self) -> None: ...
 
@@ -73,9 +76,10 @@ class Job(Sequence):
         sink: Sink,
         *,
         streamed: bool = True,
+        class_: str | None = None,
     ) -> None:
         """`request_id` is the client's own. The engine numbers jobs itself, for clients may repeat theirs."""
-        super().__init__("", prompt_tokens, output_tokens)
+        super().__init__("", prompt_tokens, output_tokens, class_=class_)
         self.request_id = request_id
         self.sink = sink
         self.streamed = streamed
@@ -229,8 +233,10 @@ class Engine:
                 self._unwritten.setdefault(job, []).append(data)
             elif kind == "prefill_end":
                 self._prefilled_tokens += job.prompt_tokens
-            elif kind in ("finish", "cancel", "reject"):
+            elif kind in ("finish", "cancel"):
                 self._end(job)
+            elif kind in ("arrive", "reject"):
+                self._decide(job)
 
     def _write(self) -> None:
         """Nothing but writes between two writes: Python runs slowly after a system call."""
@@ -256,6 +262,11 @@ class Engine:
         if self._meter and unwritten:
             self._meter.add_times(first_ns, gaps_ns)
 
+    def _decide(self, job: Job) -> None:
+        job.sink.decided(job.rejection)
+        if job.rejection is not None:
+            self._end(job)
+
     def _end(self, job: Job) -> None:
         del self.jobs[job.id]
         self._ended.append(job)
@@ -271,6 +282,7 @@ class Engine:
         row = RequestRow(
             id=job.id,
             request_id=job.request_id,
+            class_=job.class_,
             prompt_tokens=job.prompt_tokens,
             output_tokens=job.output_tokens,
         )

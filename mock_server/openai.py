@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import ceil
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -33,9 +34,11 @@ class ApiError(Exception):
         type: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
         self.body = encode({"error": {"message": message, "type": type, "param": param, "code": code}})
 
 
@@ -154,15 +157,26 @@ def _decode(api: Api, body: bytes) -> Any:
         raise ApiError(f"We could not parse the JSON body of your request: {error}") from None
 
 
-def too_long(generation: Generation, kv_budget_tokens: int) -> ApiError:
-    """The request can never be admitted: prompt and output together exceed the KV budget."""
+def too_long(generation: Generation, max_model_len: int) -> ApiError:
+    """The request can never be admitted: prompt and output together are longer than may be."""
     total = generation.prompt_tokens + generation.output_tokens
     return ApiError(
-        f"This model's maximum context length is {kv_budget_tokens} tokens. However, you requested "
+        f"This model's maximum context length is {max_model_len} tokens. However, you requested "
         f"{total} tokens ({generation.prompt_tokens} in the prompt, "
         f"{generation.output_tokens} in the completion).",
         param="messages" if generation.api == "chat" else "prompt",
         code="context_length_exceeded",
+    )
+
+
+def queue_full(max_queue: int, tick_s: float) -> ApiError:
+    """Too many wait already. Nothing comes free before the next tick."""
+    return ApiError(
+        f"The queue is full: {max_queue} requests are waiting. Please try again later.",
+        status=429,
+        type="rate_limit_error",
+        code="queue_full",
+        retry_after_s=max(1, ceil(tick_s)),
     )
 
 

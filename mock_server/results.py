@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ledgers.rows import RequestRow
-from mock_server.scheduler import Sequence
+from mock_server.scheduler import Rejection, Sequence
+
+HTTP_STATUS: dict[Rejection, int] = {"context_length_exceeded": 400, "queue_full": 429}
 
 
 def describe(row: RequestRow, sequence: Sequence, tick_ns: int) -> None:
@@ -19,7 +21,8 @@ def describe(row: RequestRow, sequence: Sequence, tick_ns: int) -> None:
         row.outcome, row.finish_reason = "completed", "length"
     elif ticks.cancel is not None:
         row.outcome = "cancelled"
-    elif sequence.phase == "ended":
-        row.outcome, row.error = "rejected", "context_length_exceeded"
+    elif sequence.rejection is not None:
+        row.outcome, row.error = "rejected", sequence.rejection
+        row.http_status = HTTP_STATUS[sequence.rejection]
     else:
         row.outcome = "unfinished"

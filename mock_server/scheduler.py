@@ -4,11 +4,12 @@ Knows no clock, socket or event loop. Tick numbers, arrivals and cancellations c
 come out. Two drivers use it: `simulate` on a virtual clock and `engine` on the real one.
 
 One tick, in this order:
- 1. arrivals join the queue (or are rejected for ever too large), cancellations take effect;
+ 1. arrivals join the queue or are rejected (for ever too large, too many waiting); cancels take effect;
  2. decode: up to `decode_slots` sequences emit one token each;
  3. prefill start: the policy may admit the longest FIFO prefix that fits the KV budget;
  4. prefill advance: at most `prefill_tokens_per_tick` prompt tokens.
-Steps 2 to 4 belong to the policy. Nothing ever overtakes in the queue.
+Steps 2 to 4 belong to the policy, and so does the queue, for it may have several. In a queue nothing ever
+overtakes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Literal, NamedTuple, Protocol
 from ledgers.rows import TickRow, Ticks
 from ledgers.settings import Hardware
 
+Rejection = Literal["context_length_exceeded", "queue_full"]
 Phase = Literal["new", "queued", "prefill", "ready", "ended"]
 EventKind = Literal["arrive", "reject", "cancel", "prefill_start", "prefill_end", "token", "finish"]
 
@@ -30,17 +32,29 @@ class Sequence:
     __slots__ = (
         "arrival_ns",
         "cached",
+        "class_",
         "emitted",
         "id",
+        "number",
         "output_tokens",
         "phase",
         "prefilled",
         "prompt_tokens",
+        "rejection",
+        "since_ns",
         "ticks",
     )
 
-    def __init__(self, id: str, prompt_tokens: int, output_tokens: int, arrival_ns: int = 0) -> None:
+    def __init__(
+        self,
+        id: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        arrival_ns: int = 0,
+        class_: str | None = None,
+    ) -> None:
         self.id = id
+        self.class_ = class_
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.arrival_ns = arrival_ns
@@ -48,6 +62,9 @@ class Sequence:
         self.prefilled = 0
         self.emitted = 0
         self.cached = 0
+        self.rejection: Rejection | None = None
+        self.number = 0  # in the order of arrival
+        self.since_ns = 0  # how long it waits for its next turn, where the policy cares
         self.ticks = Ticks()
 
     @property
@@ -94,8 +111,21 @@ class KvPool:
         sequence.cached = 0
 
 
+class WaitingLine(Protocol):
+    """All sequences that wait for admission, in one queue or in several."""
+
+    def append(self, sequence: Sequence, /) -> None: ...
+
+    def remove(self, sequence: Sequence, /) -> None: ...
+
+    def __len__(self) -> int: ...
+
+
 class Policy(Protocol):
-    """Steps 2 to 4 of a tick. A policy holds the sequences it has admitted, the scheduler the queue."""
+    """Steps 2 to 4 of a tick. A policy holds the sequences that wait and those it has admitted."""
+
+    @property
+    def queue(self) -> WaitingLine: ...
 
     def serve(self, scheduler: Scheduler) -> int:
         """Decode, start and advance prefill for `scheduler.tick`; the number of tokens emitted."""
@@ -112,21 +142,33 @@ class Policy(Protocol):
 
 
 class Scheduler:
-    """One queue, one KV pool, one policy. `step` is called once for each tick that is not idle, in order."""
+    """One policy, one KV pool. `step` is called once for each tick that is not idle, in order."""
 
-    def __init__(self, policy: Policy, hardware: Hardware) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        hardware: Hardware,
+        *,
+        max_queue: int | None = None,
+        max_model_len: int | None = None,
+    ) -> None:
+        """A request is rejected if `max_queue` wait already, or if it is longer than `max_model_len`."""
         self.policy = policy
         self.hardware = hardware
+        self.tick_ns = hardware.tick_ns
         self.kv = KvPool(hardware.kv_budget_tokens)
-        self.queue: deque[Sequence] = deque()
+        self.queue = policy.queue
+        self.max_queue = max_queue
+        self.max_model_len = min(hardware.kv_budget_tokens, max_model_len or hardware.kv_budget_tokens)
         self.tick = -1
+        self.arrived = 0
         self.starved = 0  # slot holders that get no prefill tokens in this tick (for policies)
         self._events: list[Event] = []
 
     @property
     def now_ns(self) -> int:
         """When the tick under way fires."""
-        return self.tick * self.hardware.tick_ns
+        return self.tick * self.tick_ns
 
     @property
     def idle(self) -> bool:
@@ -135,7 +177,7 @@ class Scheduler:
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether the sequence could ever be admitted."""
-        return sequence.reserve <= self.kv.budget
+        return sequence.reserve <= self.max_model_len
 
     def step(self, tick: int, arrivals: Iterable[Sequence] = (), cancels: Iterable[Sequence] = ()) -> Step:
         """Run tick `tick`. ValueError if it is not later than the one before."""
@@ -162,9 +204,9 @@ class Scheduler:
         )
         return Step(row, self._events)
 
-    def admit(self) -> Sequence:
-        """Take the head of the queue into prefill (for policies)."""
-        sequence = self.queue.popleft()
+    def admit(self, queue: deque[Sequence]) -> Sequence:
+        """Take the head of a queue into prefill (for policies)."""
+        sequence = queue.popleft()
         self.kv.reserve(sequence)
         sequence.phase = "prefill"
         sequence.ticks.prefill_start = self.tick
@@ -200,13 +242,23 @@ class Scheduler:
 
     def _arrive(self, sequence: Sequence) -> None:
         sequence.ticks.received = self.tick
-        if self.fits(sequence):
+        sequence.number = self.arrived
+        self.arrived += 1
+        sequence.rejection = self._rejection(sequence)
+        if sequence.rejection is None:
             sequence.phase = "queued"
             self.queue.append(sequence)
             self._note("arrive", sequence)
         else:
             sequence.phase = "ended"
             self._note("reject", sequence)
+
+    def _rejection(self, sequence: Sequence) -> Rejection | None:
+        if not self.fits(sequence):
+            return "context_length_exceeded"
+        if self.max_queue is not None and len(self.queue) >= self.max_queue:
+            return "queue_full"
+        return None
 
     def _cancel(self, sequence: Sequence) -> None:
         if sequence.phase == "ended":  # its last token and its cancellation crossed

@@ -15,12 +15,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
-from ledgers.errors import InputError
+from ledgers.errors import InputError, StalledError
 from ledgers.machine import few_collections, make_room_for_connections
-from ledgers.rows import RequestRow
+from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
+from ledgers.units import NS_PER_MS
 from mock_server.api import Server
+from mock_server.connections import Connections
 from mock_server.engine import Engine
 from mock_server.metrics import Metrics
 from mock_server.policies import make_scheduler
@@ -33,11 +35,17 @@ KEEPALIVE_S = 600.0
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
-    """How to serve, besides the scheduler's settings."""
+    """How to serve, besides the scheduler's settings.
+
+    `strict_ms`: a tick that runs later than that ends the server.
+    """
 
     model: str = "tokentick-mock"
     default_output_tokens: int = 16
     grace_s: float = 5.0
+    request_timeout_s: float = 30.0
+    max_connections: int = 16_384
+    strict_ms: float | None = None
     record_tokens: bool = False
     record_events: bool = False
     record_ticks: bool = True
@@ -64,21 +72,32 @@ async def serve(
     writer: RunWriter | None,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT; a second one ends at once. `announce` gets the URL once it answers."""
+    """Serve until SIGTERM or SIGINT; a second one ends at once. `announce` gets the URL once it answers.
+
+    Raises InputError when the run directory cannot be written, StalledError by `strict_ms`.
+    """
     shutdown = Shutdown()
     ledger = ServedLedger(writer, shutdown.fail)
-    metrics = Metrics(settings.hardware.kv_budget_tokens)
+    metrics = Metrics(make_scheduler(settings).max_model_len)
 
     def add_row(row: RequestRow) -> None:
         ledger.add(row)
         metrics.add_row(row)
+
+    def on_tick(row: TickRow) -> None:
+        late_ms = (row.late_ns or 0) / NS_PER_MS
+        if options.strict_ms is not None and late_ms > options.strict_ms:
+            late = f"tick {row.tick} ran {late_ms:.1f} ms late (--strict {options.strict_ms:g} ms)"
+            shutdown.fail(StalledError(late))
+        if options.record_ticks:
+            ledger.add_tick(row)
 
     engine = Engine(
         lambda: make_scheduler(settings),
         time.monotonic_ns,
         hand_over,
         on_row=add_row,
-        on_tick=ledger.add_tick if options.record_ticks else lambda _: None,
+        on_tick=on_tick,
         meter=metrics,
         record_tokens=options.record_tokens,
         record_events=options.record_events,
@@ -91,17 +110,24 @@ async def serve(
         metrics,
         model=options.model,
         default_output_tokens=options.default_output_tokens,
+        request_timeout_s=options.request_timeout_s,
     )
     runner = web.AppRunner(
         server.application(),
         handler_cancellation=True,  # a client that leaves gives up its place, queued or not
-        access_log=None,
-        keepalive_timeout=KEEPALIVE_S,
         shutdown_timeout=0.5,
     )
     await runner.setup()
-    site = web.SockSite(runner, listening, backlog=BACKLOG)
-    await site.start()
+    assert runner.server is not None
+    connections = Connections(
+        listening,
+        runner.server,
+        most=options.max_connections,
+        request_timeout_s=options.request_timeout_s,
+        access_log=None,
+        keepalive_timeout=KEEPALIVE_S,
+        lingering_time=1.0,
+    )
     make_room_for_connections()
     logging.getLogger("aiohttp.server").addFilter(lambda record: not _clients_fault(record))
     shutdown.listen()
@@ -109,7 +135,7 @@ async def serve(
     try:
         with few_collections():
             await shutdown.asked.wait()
-            await site.stop()
+            connections.close()
             await _drain(engine, shutdown, options.grace_s)
     finally:
         ticker.stop()

@@ -19,7 +19,13 @@ class SimulatedSequence(Sequence):
     __slots__ = ("planned", "token_ticks")
 
     def __init__(self, planned: RequestRow) -> None:
-        super().__init__(planned.id, planned.prompt_tokens, planned.output_tokens, planned.arrival_ns or 0)
+        super().__init__(
+            planned.id,
+            planned.prompt_tokens,
+            planned.output_tokens,
+            planned.arrival_ns or 0,
+            planned.class_,
+        )
         self.planned = planned
         self.token_ticks: list[int] = []
 
@@ -115,6 +121,7 @@ def served_inputs(rows: Iterable[RequestRow]) -> tuple[list[RequestRow], dict[st
         RequestRow(
             id=row.id,
             request_id=row.request_id,
+            class_=row.class_,
             prompt_tokens=row.prompt_tokens,
             output_tokens=row.output_tokens,
             arrival_ns=row.received_ns,

@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 
+from mock_server.scheduler import Rejection
 from mock_server.sse import StreamEncoder
 
 MAX_BEHIND_BYTES = 2**18  # some 1,500 tokens, on top of what the kernel holds
@@ -29,12 +30,22 @@ def hand_over(writes: list[tuple[int, bytes]]) -> list[tuple[int, int]]:
 
 
 class Sink:
-    """What both sinks share: `ended` is done after the last token. `abort` ends the request without it."""
+    """What both sinks share.
+
+    `fate` is done when the request has its place, or with why it was rejected; `ended` after the last token.
+    `abort` ends the request without them.
+    """
 
     file = -1
 
     def __init__(self) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.fate: asyncio.Future[Rejection | None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    def decided(self, rejection: Rejection | None) -> None:
+        if not self.fate.done():
+            self.fate.set_result(rejection)
 
     def token(self, index: int, last: bool) -> bytes:
         if last and not self.ended.done():
@@ -45,6 +56,7 @@ class Sink:
         """Only what is written can be held back."""
 
     def abort(self) -> None:
+        self.fate.cancel()
         self.ended.cancel()
 
 

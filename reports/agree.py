@@ -28,7 +28,9 @@ from ledgers.rundir import (
     write_json,
 )
 from ledgers.settings import SchedulerSettings, WindowSettings
+from ledgers.traffic import traffic_toml
 from ledgers.units import NS_PER_MS, NS_PER_S, seconds
+from mock_server.policies import make_scheduler
 from mock_server.simulate import served_inputs
 from mock_server.simulation import write_simulation
 from reports.agreement import Agreement, Verdict, compare
@@ -38,6 +40,7 @@ from reports.sides import Inputs, Side, on_clock
 
 WARM_UPS = 3
 HARDWARE_FILE = "hardware.toml"
+CLASSES_FILE = "classes.toml"
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -80,7 +83,7 @@ def overall(verdicts: list[Verdict]) -> Verdict:
 
 
 def _write_planned(replay: Replay) -> Path:
-    """What the processes are given: the ledger with its final arrivals (native format), the hardware."""
+    """What the processes are given: the ledger with its final arrivals (native format), hardware, classes."""
     path = replay.out / f"{file_stem(Path(replay.ledger.name).stem)}.jsonl"
     make_empty(replay.out)
     try:
@@ -88,6 +91,8 @@ def _write_planned(replay: Replay) -> Path:
         fields = msgspec.structs.asdict(replay.settings.hardware)
         toml = "".join(f"{name} = {value!r}\n" for name, value in fields.items())
         (replay.out / HARDWARE_FILE).write_text(toml)
+        if replay.settings.policy == "classes":
+            (replay.out / CLASSES_FILE).write_text(traffic_toml(replay.settings.traffic), encoding="utf-8")
     except OSError as error:
         raise InputError(f"{error.filename or path}: {error.strerror}") from None
     return path
@@ -95,12 +100,15 @@ def _write_planned(replay: Replay) -> Path:
 
 def _serve_arguments(replay: Replay) -> list[str]:
     settings = replay.settings
+    limits = {"--max-queue": settings.max_queue, "--max-model-len": settings.max_model_len}
     return [
         f"--policy={settings.policy}",
         f"--max-batch={settings.max_batch}",
         f"--max-wait={seconds(settings.max_wait_ns)}",
         f"--prefill-chunk={settings.prefill_chunk}",
         f"--hardware={replay.out / HARDWARE_FILE}",
+        *([f"--classes={replay.out / CLASSES_FILE}"] if settings.policy == "classes" else []),
+        *(f"{flag}={limit}" for flag, limit in limits.items() if limit is not None),
         f"--out={replay.out / 'served'}",
         "--record-tokens",
         "--record-events",
@@ -124,8 +132,8 @@ def _run_arguments(replay: Replay, planned: Path, url: str) -> list[str]:
 
 def _any_fits(replay: Replay) -> bool:
     """Whether the mock will take any request at all; a warm-up that it refuses would end the run."""
-    budget = replay.settings.hardware.kv_budget_tokens
-    return any(row.prompt_tokens + row.output_tokens <= budget for row in replay.ledger.rows)
+    scheduler = make_scheduler(replay.settings)
+    return any(row.prompt_tokens + row.output_tokens <= scheduler.max_model_len for row in replay.ledger.rows)
 
 
 def _window_arguments(window: WindowSettings) -> list[str]:

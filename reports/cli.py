@@ -69,12 +69,12 @@ def agree(**options: Any) -> int:
     """Replay LEDGER against the mock server, simulate it, and compare the two.
 
     Starts a mock server and a load generator as processes of their own. LEDGER is toy (the default) or a
-    trace file. `--policy all` does it once for each policy.
+    trace file. `--policy all` does it once for each policy; for classes, where --classes says which.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
     ledger = ledger_from(options, default="toy")
     window = window_from(options)
-    policies = list(POLICIES) if options["policy"] == "all" else [options["policy"]]
+    policies = _every_policy(options) if options["policy"] == "all" else [options["policy"]]
     settings = [scheduler_from({**options, "policy": policy}) for policy in policies]
     out = make_empty(options["out"] or default_path("agree", ledger.name))
     limit_ns = to_ns(options["stall_limit"])
@@ -101,6 +101,11 @@ def agree(**options: Any) -> int:
     else:
         _show(results, out, verdict)
     return EXIT_CODES[verdict]
+
+
+def _every_policy(options: dict[str, Any]) -> list[str]:
+    """Without a file of classes, there is one class, and that is continuous once more."""
+    return [policy for policy in POLICIES if policy != "classes" or options["classes"]]
 
 
 def _result(replay: Replay) -> PolicyResult:

@@ -15,7 +15,7 @@ from mock_server.simulate import received_tick
 from reports.sides import Inputs, Side, state
 
 NEVER = 2**63 - 1
-WAITING_POLICIES = ("static", "continuous")  # those to which the maximum wait means something
+WAITING_POLICIES = ("static", "continuous", "classes")  # those to which the maximum wait means something
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -72,7 +72,7 @@ def _moved(inputs: Inputs, id: str, was_overtaken: bool) -> tuple[list[str], int
 
     expect("received", received_tick(plan, tick_ns), received_tick(row.received_ns, tick_ns))
     if inputs.settings.policy in WAITING_POLICIES:
-        wait_ns = inputs.settings.max_wait_ns
+        wait_ns = inputs.settings.wait_ns(inputs.planned.rows[id].class_)
         expect(
             "waited",
             received_tick(plan + wait_ns, tick_ns),

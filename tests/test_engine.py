@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ledgers.rows import RequestRow, TickRow
 from ledgers.settings import Hardware, SchedulerSettings
+from ledgers.traffic import Traffic, TrafficClass
 from mock_server.engine import Engine, Job
 from mock_server.policies import POLICIES, make_scheduler
 from mock_server.simulate import served_inputs, simulate
@@ -31,6 +32,7 @@ class Client:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.fates: list[str | None] = []
         self.aborted = False
 
     def token(self, index: int, last: bool) -> bytes:
@@ -39,6 +41,9 @@ class Client:
 
     def held_back(self, rest: bytes) -> None:
         raise AssertionError("nothing was to be written")
+
+    def decided(self, rejection: str | None) -> None:
+        self.fates.append(rejection)
 
     def abort(self) -> None:
         self.aborted = True
@@ -66,8 +71,8 @@ class World:
         self.writes += [data for _, data in writes if data]
         return [(self.clock(), len(data)) for _, data in writes]
 
-    def submit(self, prompt_tokens: int, output_tokens: int) -> Job:
-        job = Job(None, prompt_tokens, output_tokens, Client())
+    def submit(self, prompt_tokens: int, output_tokens: int, class_: str | None = None) -> Job:
+        job = Job(None, prompt_tokens, output_tokens, Client(), class_=class_)
         self.engine.submit(job)
         return job
 
@@ -100,7 +105,26 @@ setups = st.builds(
         decode_slots=st.integers(1, 4),
         kv_budget_tokens=st.integers(10, 80),
     ),
+    max_queue=st.none() | st.integers(1, 3),
+    max_model_len=st.none() | st.integers(20, 60),
+    traffic=st.builds(
+        Traffic,
+        ageing_s=st.sampled_from([0.03, 0.1, 1.0]),
+        classes=st.fixed_dictionaries(
+            {},
+            optional={
+                name: st.builds(
+                    TrafficClass,
+                    max_batch=st.none() | st.integers(1, 3),
+                    max_wait_s=st.sampled_from([None, 0, 0.15]),
+                    priority=st.integers(-2, 2),
+                )
+                for name in ("short", "long", "*")
+            },
+        ),
+    ),
 )
+CLASSES = (None, "short", "long", "other")
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("submit"), st.integers(1, 40), st.integers(1, 12)),
@@ -122,7 +146,7 @@ def test_whatever_the_lateness_a_simulation_of_the_inputs_gives_the_same_ticks(
     jobs: list[Job] = []
     for action, x, y in script:
         if action == "submit":
-            jobs.append(world.submit(x, y))
+            jobs.append(world.submit(x, y, CLASSES[x % len(CLASSES)]))
         elif action == "wait":
             world.pass_time(x)
         elif action == "wake":
@@ -133,7 +157,12 @@ def test_whatever_the_lateness_a_simulation_of_the_inputs_gives_the_same_ticks(
     rows, ticks = world.resimulate()
     assert len(world.rows) == len(jobs)
     assert {row.id: row.ticks for row in rows} == {row.id: row.ticks for row in world.rows}
-    assert {row.id: row.outcome for row in rows} == {row.id: row.outcome for row in world.rows}
+    for field in ("outcome", "error", "http_status", "class_"):
+        theirs = {row.id: getattr(row, field) for row in world.rows}
+        assert {row.id: getattr(row, field) for row in rows} == theirs
+    for job, row in zip(jobs, sorted(world.rows, key=lambda row: row.received_ns or 0), strict=True):
+        assert isinstance(job.sink, Client)
+        assert job.sink.fates == [row.error]
     for tick in world.ticks:
         tick.late_ns = None
     assert ticks == world.ticks

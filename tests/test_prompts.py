@@ -302,3 +302,12 @@ def test_lengths_are_exact_by_a_trained_tokenizer(tmp_path: Path) -> None:
     for tokens in (5, 64, 1000):
         text = prompt_of(planned(tokens), 2, wording)
         assert len(tokenizer.encode(text).ids) == tokens
+
+
+def test_a_class_travels_as_a_header_and_cannot_be_more_than_one() -> None:
+    """Percent-encoded, so that no name breaks the head; without a class there is no such header."""
+    row = planned(3, class_="chat é\r\nX-Evil: 1")
+    head = encoder(Wording()).encode(row, 0).split(b"\r\n\r\n")[0].decode("ascii").split("\r\n")
+    assert "X-Request-Class: chat%20%C3%A9%0D%0AX-Evil%3A%201" in head
+    assert not any(line.startswith("X-Evil") for line in head)
+    assert b"X-Request-Class" not in encoder(Wording()).encode(planned(3), 0)

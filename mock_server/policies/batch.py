@@ -1,6 +1,6 @@
-"""What the batch policies share: a ready rotation, and one prefill batch at a time, finished as a whole.
+"""What the batch policies share: one prefill batch at a time, finished as a whole, and a ready rotation.
 
-A policy of this kind says only when a batch may start, and of how many requests.
+A policy with one queue and one rotation says only when a batch may start, and of how many requests.
 """
 
 from __future__ import annotations
@@ -11,14 +11,56 @@ from collections import deque
 from mock_server.scheduler import Scheduler, Sequence
 
 
+class PrefillBatch:
+    """The prefill batch under way, if there is one. A cancelled sequence stays in it for its bill."""
+
+    def __init__(self) -> None:
+        self._members: list[Sequence] = []
+        self._unfinished: deque[Sequence] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    @property
+    def in_prefill(self) -> int:
+        return sum(sequence.phase == "prefill" for sequence in self._members)
+
+    def start(self, scheduler: Scheduler, queue: deque[Sequence], most: int) -> None:
+        """Admit the longest FIFO prefix of at most `most` that fits beside what is reserved."""
+        members: list[Sequence] = []
+        while queue and len(members) < most and scheduler.kv.can_reserve(queue[0]):
+            members.append(scheduler.admit(queue))
+        self._members = members
+        self._unfinished.extend(members)
+
+    def advance(self, scheduler: Scheduler) -> list[Sequence]:
+        """Prefill for one tick. Those who are ready now: all of the batch, or none."""
+        left = scheduler.hardware.prefill_tokens_per_tick
+        while self._unfinished and left:
+            sequence = self._unfinished[0]
+            tokens = min(left, sequence.prompt_tokens - sequence.prefilled)
+            scheduler.advance_prefill(sequence, tokens)
+            left -= tokens
+            if sequence.prefilled == sequence.prompt_tokens:
+                self._unfinished.popleft()
+        return [] if self._unfinished else self._finish(scheduler)
+
+    def _finish(self, scheduler: Scheduler) -> list[Sequence]:
+        finished = [sequence for sequence in self._members if sequence.phase == "prefill"]
+        for sequence in finished:
+            scheduler.end_prefill(sequence)
+        self._members = []
+        return finished
+
+
 class BatchPolicy(ABC):
     """Decode from the front of the rotation; start a batch when `may_start`; advance it."""
 
     def __init__(self, max_batch: int, max_wait_ns: int = 0) -> None:
         self.max_batch = max_batch
         self.max_wait_ns = max_wait_ns
-        self.batch: deque[Sequence] = deque()  # not yet prefilled; a cancelled one stays for its bill
-        self.batched: list[Sequence] = []  # the whole batch under way
+        self.queue: deque[Sequence] = deque()
+        self.batch = PrefillBatch()
         self.ready: deque[Sequence] = deque()
 
     @abstractmethod
@@ -26,16 +68,14 @@ class BatchPolicy(ABC):
         """Whether a batch may start now, given that none is under way and the queue is not empty."""
 
     def formed(self, scheduler: Scheduler) -> bool:
-        """Enough requests wait, or the head has waited long enough."""
-        head_wait_ns = scheduler.now_ns - scheduler.queue[0].arrival_ns
-        return len(scheduler.queue) >= self.max_batch or head_wait_ns >= self.max_wait_ns
+        return formed(self.queue, self.max_batch, self.max_wait_ns, scheduler.now_ns)
 
     def serve(self, scheduler: Scheduler) -> int:
         emitted = self._decode(scheduler)
-        if not self.batched and scheduler.queue and self.may_start(scheduler):
-            self._start(scheduler)
-        if self.batched:
-            self._advance(scheduler)
+        if not self.batch and self.queue and self.may_start(scheduler):
+            self.batch.start(scheduler, self.queue, self.max_batch)
+        if self.batch:
+            self.ready.extend(self.batch.advance(scheduler))
         return emitted
 
     def withdraw(self, sequence: Sequence) -> None:
@@ -43,11 +83,11 @@ class BatchPolicy(ABC):
             self.ready.remove(sequence)
 
     def counts(self) -> tuple[int, int]:
-        return sum(sequence.phase == "prefill" for sequence in self.batched), len(self.ready)
+        return self.batch.in_prefill, len(self.ready)
 
     @property
     def busy(self) -> bool:
-        return bool(self.batched or self.ready)
+        return bool(self.batch or self.ready)
 
     def _decode(self, scheduler: Scheduler) -> int:
         turns = min(len(self.ready), scheduler.hardware.decode_slots)
@@ -57,27 +97,7 @@ class BatchPolicy(ABC):
                 self.ready.append(sequence)
         return turns
 
-    def _start(self, scheduler: Scheduler) -> None:
-        queue = scheduler.queue
-        while queue and len(self.batched) < self.max_batch and scheduler.kv.can_reserve(queue[0]):
-            self.batched.append(scheduler.admit())
-        self.batch.extend(self.batched)
 
-    def _advance(self, scheduler: Scheduler) -> None:
-        left = scheduler.hardware.prefill_tokens_per_tick
-        while self.batch and left:
-            sequence = self.batch[0]
-            tokens = min(left, sequence.prompt_tokens - sequence.prefilled)
-            scheduler.advance_prefill(sequence, tokens)
-            left -= tokens
-            if sequence.prefilled == sequence.prompt_tokens:
-                self.batch.popleft()
-        if not self.batch:
-            self._finish(scheduler)
-
-    def _finish(self, scheduler: Scheduler) -> None:
-        for sequence in self.batched:
-            if sequence.phase == "prefill":
-                scheduler.end_prefill(sequence)
-                self.ready.append(sequence)
-        self.batched = []
+def formed(queue: deque[Sequence], max_batch: int, max_wait_ns: int, now_ns: int) -> bool:
+    """Enough requests wait, or the head has waited long enough."""
+    return len(queue) >= max_batch or now_ns - queue[0].arrival_ns >= max_wait_ns

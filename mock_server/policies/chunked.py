@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from mock_server.scheduler import Scheduler, Sequence
 
 
@@ -10,14 +12,15 @@ class Chunked:
 
     def __init__(self, prefill_chunk: int) -> None:
         self.prefill_chunk = prefill_chunk
+        self.queue: deque[Sequence] = deque()
         self.running: list[Sequence] = []
 
     def serve(self, scheduler: Scheduler) -> int:
         emitted = self._decode(scheduler)
         spare = scheduler.hardware.decode_slots - emitted
         prefilling = [sequence for sequence in self.running if sequence.phase == "prefill"]
-        while len(prefilling) < spare and scheduler.queue and scheduler.kv.can_reserve(scheduler.queue[0]):
-            sequence = scheduler.admit()
+        while len(prefilling) < spare and self.queue and scheduler.kv.can_reserve(self.queue[0]):
+            sequence = scheduler.admit(self.queue)
             self.running.append(sequence)
             prefilling.append(sequence)
         self._advance(scheduler, prefilling[:spare])

@@ -1,0 +1,159 @@
+"""Who may connect, and for how long a request may take to come: the server's guard against its clients.
+
+aiohttp parses requests, keeps few of those that are pipelined, and bounds their heads. What it leaves open is
+here: how many connections there are, how many are taken up in one turn of the loop (a thousand at once would
+hold up every stream), how long half a request may stand, and in what shape it refuses what is no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+
+from mock_server.openai import ApiError
+
+_MOST_PER_TURN = 4
+_REST_S = 0.05  # when the process is out of files, until it looks again
+
+_FULL = ApiError("too many connections", status=503, type="server_error", code="too_many_connections")
+_SLOW = ApiError("the request did not come in time", status=408, type="timeout_error", code="request_timeout")
+
+
+class Connections:
+    """Takes up connections on a listening socket, a few per turn of the loop."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        manager: web.Server,
+        *,
+        most: int,
+        request_timeout_s: float,
+        **settings: Any,
+    ) -> None:
+        """At most so many at a time; `settings` are those of aiohttp's RequestHandler."""
+        self._loop = asyncio.get_running_loop()
+        self._listening = listening
+        self._manager = manager
+        self._most = most
+        self._settings = settings
+        self.request_timeout_s = request_timeout_s
+        self._taking_up: set[asyncio.Task[Any]] = set()
+        self.open = 0
+        self.refused = 0
+        listening.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        """Take up no more."""
+        self._loop.remove_reader(self._listening.fileno())
+        self._listening.close()
+
+    def _listen(self) -> None:
+        if self._listening.fileno() >= 0:
+            self._loop.add_reader(self._listening.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_MOST_PER_TURN):
+            try:
+                accepted, _ = self._listening.accept()
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                return
+            except OSError:  # out of files: those that wait are taken up when others have gone
+                self._loop.remove_reader(self._listening.fileno())
+                self._loop.call_later(_REST_S, self._listen)
+                return
+            accepted.setblocking(False)
+            if self.open + len(self._taking_up) >= self._most:
+                self.refused += 1
+                with suppress(OSError):
+                    accepted.send(_plain_refusal(_FULL))
+                accepted.close()
+                continue
+            task = self._loop.create_task(self._loop.connect_accepted_socket(self._make, accepted))
+            self._taking_up.add(task)
+            task.add_done_callback(self._taking_up.discard)
+
+    def _make(self) -> Connection:
+        return Connection(self, self._manager, loop=self._loop, **self._settings)
+
+
+class Connection(RequestHandler):
+    """aiohttp's protocol of one connection, with a limit to how long half a head may stand."""
+
+    __slots__ = ("_owner", "_slow")
+
+    def __init__(self, owner: Connections, manager: web.Server, **settings: Any) -> None:
+        super().__init__(manager, **settings)
+        self._owner = owner
+        self._slow: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._owner.open += 1
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._owner.open -= 1
+        self._in_time()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self._request_count
+        super().data_received(data)
+        if self._request_count > before:
+            self._in_time()
+        elif self._slow is None and self._current_request is None and not self._messages:
+            self._slow = self._loop.call_later(self._owner.request_timeout_s, self._too_slow)
+
+    def _in_time(self) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+
+    def _too_slow(self) -> None:
+        self._slow = None
+        if self.transport is not None:
+            self.transport.write(_plain_refusal(_SLOW))
+            self.force_close()
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """A refusal of aiohttp's own, in OpenAI's error shape. It closes the connection."""
+        response = super().handle_error(request, status, exc, message)
+        fault = "server_error" if status >= 500 else "invalid_request_error"
+        said = exc.message if isinstance(exc, HttpProcessingError) else response.reason
+        error = ApiError(" ".join(str(said).split()), status=status, type=fault)
+        refusal = web.Response(status=status, body=error.body, content_type="application/json")
+        refusal.force_close()
+        return refusal
+
+
+async def whole_body(request: web.Request, timeout_s: float) -> bytes:
+    """The body of a request. ApiError if it does not come in time."""
+    if request.content.is_eof():
+        return await request.read()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await request.read()
+    except TimeoutError:
+        request.protocol.keep_alive(False)
+        raise _SLOW from None
+
+
+def _plain_refusal(error: ApiError) -> bytes:
+    """Status line, head and body at once, for a connection that is closed with it."""
+    head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(error.body)}\r\nConnection: close\r\n\r\n".encode() + error.body

@@ -1,0 +1,141 @@
+"""The server's guard against its clients: what one of them does must not move another's tokens."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.conftest import MockServer, serving
+from tests.test_server import ask, read_all, send, state
+
+FAST = "prefill_tokens_per_tick = 1000000\ndecode_slots = 64\nkv_budget_tokens = 100000000\ntick_s = 0.02\n"
+
+
+def open_to(server: MockServer) -> socket.socket:
+    where = urlsplit(server.url)
+    return socket.create_connection((where.hostname, where.port), timeout=20)
+
+
+def answer_of(connection: socket.socket) -> tuple[int, Any]:
+    """Status and JSON body of an answer that ends with its connection."""
+    head, _, body = read_all(connection).partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[MockServer]:
+    """A server that waits for half a second, for no more than three clients at a time."""
+    hardware = tmp_path / "fast.toml"
+    hardware.write_text(FAST)
+    arguments = ("--hardware", str(hardware), "--max-wait", "0")
+    with serving(
+        tmp_path / "served", "--request-timeout", "0.5", "--max-connections", "3", *arguments
+    ) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"POST /v1/completions HTTP/1.1\r\nHost: mo",
+        b'POST /v1/completions HTTP/1.1\r\nHost: mock\r\nContent-Length: 50\r\n\r\n{"prompt": ',
+    ],
+)
+def test_half_a_request_is_cut_off_while_streams_go_on(guarded: MockServer, half: bytes) -> None:
+    """408 after --request-timeout; a stream that takes longer than that is not a request that is late."""
+    stream = send(guarded, {"prompt": "time", "max_tokens": 60, "stream": True})
+    slow = open_to(guarded)
+    slow.sendall(half)
+    status, answer = answer_of(slow)
+    assert status == 408
+    assert answer["error"]["code"] == "request_timeout"
+    stream.settimeout(20)
+    received = b""
+    while not received.endswith(b"0\r\n\r\n"):
+        received += stream.recv(65536)
+    assert received.count(b'"text":') == 61  # and the event with the finish reason
+    stream.close()
+
+
+def test_a_kept_connection_may_rest_longer_than_a_request_may_take(guarded: MockServer) -> None:
+    """The limit is of requests that have begun."""
+    connection = open_to(guarded)
+    for _ in range(2):
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: mock\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        time.sleep(0.8)
+    connection.close()
+
+
+def test_one_connection_too_many_is_told_so(guarded: MockServer) -> None:
+    """A 503 in OpenAI's shape; there is room again when another has gone."""
+    held = [open_to(guarded) for _ in range(3)]
+    time.sleep(0.2)
+    status, answer = answer_of(open_to(guarded))
+    assert status == 503
+    assert answer["error"]["code"] == "too_many_connections"
+    held.pop().close()
+    time.sleep(0.2)
+    assert ask(guarded, "GET", "/health")[0] == 200
+    for connection in held:
+        connection.close()
+
+
+@pytest.mark.parametrize("junk", [b"HELLO\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"])
+def test_what_is_no_http_is_refused_in_openais_shape(guarded: MockServer, junk: bytes) -> None:
+    """A client with the wrong scheme gets an answer that it can read."""
+    connection = open_to(guarded)
+    connection.sendall(junk)
+    status, answer = answer_of(connection)
+    assert status == 400
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+
+
+def test_pipelined_requests_are_answered_one_after_the_other(guarded: MockServer) -> None:
+    """Each whole, in order, on the one connection."""
+    body = json.dumps({"prompt": "time", "max_tokens": 2}).encode()
+    request = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: mock\r\nX-Request-Id: %d\r\nContent-Length: %d\r\n%b\r\n%b"
+    )
+    connection = open_to(guarded)
+    connection.sendall(
+        request % (1, len(body), b"", body) + request % (2, len(body), b"Connection: close\r\n", body)
+    )
+    answers = read_all(connection)
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+    assert answers.index(b"X-Request-Id: 1") < answers.index(b"X-Request-Id: 2")
+
+
+def test_a_huge_prompt_does_not_hold_up_the_streams(guarded: MockServer) -> None:
+    """It is read beside the ticks: eight megabytes of words take a second, and no tick is that late."""
+    stream = send(guarded, {"prompt": "time", "max_tokens": 200, "stream": True})
+    begin = time.monotonic()
+    body = json.dumps({"prompt": "time and " * 900_000, "max_tokens": 1}).encode()
+    status, answer, _ = ask(guarded, "POST", "/v1/completions", body)
+    took_ms = (time.monotonic() - begin) * 1e3
+    assert (status, json.loads(answer)["usage"]["prompt_tokens"]) == (200, 1_800_000)
+    assert state(guarded)["late_max_ns"] / 1e6 < max(100, took_ms / 2)
+    stream.close()
+
+
+def test_strict_ends_the_server_when_a_tick_is_late(tmp_path: Path) -> None:
+    """Exit code 4 and one line; the ledger is complete."""
+    with (
+        (tmp_path / "stderr").open("w") as errors,
+        serving(tmp_path / "served", "--strict", "0", stderr=errors) as server,
+        send(server, {"prompt": "time", "max_tokens": 3, "stream": True}),
+    ):
+        assert server.process.wait(20) == 4
+    line = (tmp_path / "stderr").read_text()
+    assert line.count("\n") == 1
+    assert "tick 0 ran" in line
+    assert "--strict 0 ms" in line
+    assert json.loads((tmp_path / "served" / "run.json").read_text())["complete"]
+    assert len((tmp_path / "served" / "requests.jsonl").read_text().splitlines()) == 1
