@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from aiohttp import web
@@ -17,13 +17,16 @@ from ledgers.rundir import tool_version
 from mock_server.connections import whole_body
 from mock_server.engine import Engine, Job
 from mock_server.exposition import Exposition
+from mock_server.keys import ApiKeys
 from mock_server.metrics import Metrics
 from mock_server.openai import Api, ApiError, Generation, parse, queue_full, too_long, whole_response
 from mock_server.served import ServedLedger
 from mock_server.sinks import Answer, Stream
-from mock_server.sse import StreamEncoder, word
+from mock_server.sse import StreamEncoder, Style, words
 from mock_server.ticker import Ticker
+from mock_server.tokenize import detokenize, tokenize
 
+_Read = TypeVar("_Read")
 MAX_BODY_BYTES = 16 * 2**20
 LARGE_BODY_BYTES = 2**16
 TOO_LARGE = ApiError(f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB", status=413)
@@ -42,6 +45,8 @@ class Server:
         model: str,
         default_output_tokens: int,
         request_timeout_s: float,
+        style: Style,
+        keys: ApiKeys | None = None,
     ) -> None:
         self.engine = engine
         self.ledger = ledger
@@ -50,16 +55,21 @@ class Server:
         self.model = model
         self.default_output_tokens = default_output_tokens
         self.request_timeout_s = request_timeout_s
+        self.style = style
+        self.keys = keys
         self.cut_off_count = 0
         self.started_s = int(time.time())
         self._numbers = 0
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[openai_errors])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[openai_errors, self.check_key])
+        app.on_response_prepare.append(_echo_request_id)
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/models/{model:.+}", self.one_model)
+        app.router.add_post("/tokenize", self.tokenize)
+        app.router.add_post("/detokenize", self.detokenize)
         app.router.add_get("/health", self.health)
         app.router.add_get("/version", self.version)
         app.router.add_get("/metrics", self.exposition.handle)
@@ -68,6 +78,14 @@ class Server:
         app.router.add_post("/mock/reset", self.reset)
         return app
 
+    @web.middleware
+    async def check_key(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self.keys:
+            self.keys.check(request.path, request.headers)
+        return await handler(request)
+
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, "chat")
 
@@ -75,19 +93,22 @@ class Server:
         return await self._generate(request, "completions")
 
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
-        if (request.content_length or 0) > MAX_BODY_BYTES:
-            raise TOO_LARGE
-        body = await whole_body(request, self.request_timeout_s)
-        if len(body) <= LARGE_BODY_BYTES:
-            generation = parse(api, body, self.default_output_tokens)
-        else:  # beside the ticks: they go on while it is read
-            generation = await asyncio.to_thread(parse, api, body, self.default_output_tokens)
+        generation = await self._read(
+            request, lambda body: parse(api, body, self.default_output_tokens, self.style.reasoning_tokens)
+        )
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
         headers = {"X-Request-Id": _request_id(request) or id}
         if generation.stream:
             return await self._stream(request, generation, id, headers)
         return await self._whole(request, generation, id, headers)
+
+    async def _read(self, request: web.Request, read: Callable[[bytes], _Read]) -> _Read:
+        """What a body says; a large one is read beside the ticks, so that they go on."""
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            raise TOO_LARGE
+        body = await whole_body(request, self.request_timeout_s)
+        return read(body) if len(body) <= LARGE_BODY_BYTES else await asyncio.to_thread(read, body)
 
     async def _stream(
         self, request: web.Request, generation: Generation, id: str, headers: dict[str, str]
@@ -96,7 +117,8 @@ class Server:
         if transport is None:
             raise ConnectionResetError
         chunked = request.version >= (1, 1)
-        stream = Stream(transport, StreamEncoder(generation, id, int(time.time()), chunked=chunked))
+        encoder = StreamEncoder(generation, id, int(time.time()), self.style, chunked=chunked)
+        stream = Stream(transport, encoder)
         job = self._submit(request, generation, stream)
         response = web.StreamResponse(headers={**headers, **_STREAM_HEADERS})
         try:
@@ -120,8 +142,8 @@ class Server:
             await answer.ended
         finally:
             self._leave(job)
-        text = "".join(map(word, range(generation.output_tokens)))
-        body = whole_response(generation, id, int(time.time()), text)
+        turn, end = generation.reasoning_tokens, generation.output_tokens
+        body = whole_response(generation, id, int(time.time()), words(0, turn), words(turn, end))
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     def _submit(self, request: web.Request, generation: Generation, sink: Stream | Answer) -> Job:
@@ -138,7 +160,7 @@ class Server:
             self.ledger.anchored(job.received_ns, time.monotonic_ns())
         self.ticker.arm()
         if not self.engine.scheduler.fits(job):
-            raise too_long(generation, self.engine.scheduler.max_model_len)
+            raise too_long(generation, self.max_model_len)
         return job
 
     async def _place(self, sink: Stream | Answer) -> None:
@@ -166,13 +188,24 @@ class Server:
             )
         return _json(self._model(name))
 
+    async def tokenize(self, request: web.Request) -> web.Response:
+        body = await self._read(request, lambda body: tokenize(body, self.max_model_len))
+        return web.Response(body=body, content_type="application/json")
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        return web.Response(body=await self._read(request, detokenize), content_type="application/json")
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.scheduler.max_model_len
+
     def _model(self, name: str) -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
             "created": self.started_s,
             "owned_by": "tokentick",
-            "max_model_len": self.engine.scheduler.max_model_len,
+            "max_model_len": self.max_model_len,
         }
 
     async def health(self, _: web.Request) -> web.Response:
@@ -231,6 +264,12 @@ def _header(request: web.Request, name: str) -> str | None:
     """What the client says there; bytes that are no text are replaced, for rows are JSON."""
     text = request.headers.get(name)
     return text.encode("utf-8", "replace").decode() if text else None
+
+
+async def _echo_request_id(request: web.Request, response: web.StreamResponse) -> None:
+    """On refusals too: what went wrong is what one looks for by its id."""
+    if client_id := _request_id(request):
+        response.headers.setdefault("X-Request-Id", client_id)
 
 
 def _json(value: Any) -> web.Response:

@@ -64,6 +64,32 @@ TICKS = click.option(
     help="Output of requests that set no limit.",
 )
 @click.option(
+    "--reasoning-tokens",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many output tokens of a chat, from the first on, come as reasoning.",
+)
+@click.option(
+    "--tokens-per-chunk",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Tokens in an event, which is sent with the last of them.",
+)
+@click.option(
+    "--role-chunk",
+    type=click.Choice(["early", "with-first-token"]),
+    default="with-first-token",
+    show_default=True,
+    help="Whether a chat's role comes alone, with the headers.",
+)
+@click.option(
+    "--api-key-file",
+    type=click.Path(path_type=Path),
+    help="Keys that are let in, one per line; without it, everybody is.",
+)
+@click.option(
     "--grace",
     metavar="SECONDS",
     callback=number(zero=True),
@@ -108,6 +134,7 @@ def serve(**options: Any) -> None:
     from mock_server.serve import serve as serve_until_stopped
 
     settings = scheduler_from(options)
+    serving = _serve_options(options)
     config = settings_config(RunConfig(model=options["model"]), settings, window_from(options))
     listening = listen(options["host"], options["port"])
     out: Path | None = options["out"]
@@ -124,12 +151,15 @@ def serve(**options: Any) -> None:
             click.echo(f"tokentick mock server: {url}/v1  (policy {settings.policy}, {_describe(settings)})")
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve_until_stopped(listening, settings, _serve_options(options), writer, announce))
+        runner.run(serve_until_stopped(listening, settings, serving, writer, announce))
 
 
 def _serve_options(options: dict[str, Any]) -> ServeOptions:
+    from mock_server.keys import read_keys
     from mock_server.serve import ServeOptions
+    from mock_server.sse import Style
 
+    key_file: Path | None = options["api_key_file"]
     return ServeOptions(
         model=options["model"],
         default_output_tokens=options["default_max_tokens"],
@@ -140,6 +170,12 @@ def _serve_options(options: dict[str, Any]) -> ServeOptions:
         record_tokens=options["record_tokens"],
         record_events=options["record_events"],
         record_ticks=options["ticks"] == "all",
+        style=Style(
+            reasoning_tokens=options["reasoning_tokens"],
+            tokens_per_chunk=options["tokens_per_chunk"],
+            early_role=options["role_chunk"] == "early",
+        ),
+        keys=read_keys(key_file) if key_file else None,
     )
 
 

@@ -28,8 +28,8 @@ class Sink(Protocol):
     file: int
     """What the bytes of its tokens are to be written to."""
 
-    def token(self, index: int, last: bool) -> bytes:
-        """What is to be written for a token now; empty if there is nothing, or the sink sees to it."""
+    def token(self, index: int, last: bool) -> bytes | None:
+        """What is to be written now; empty if the sink sees to it, None if it leaves with a later token."""
 
     def held_back(self, rest: bytes) -> None:
         """The kernel did not take this; it is the sink's to keep."""
@@ -61,6 +61,7 @@ class Job(Sequence):
         "cancel_ns",
         "first_write_ns",
         "last_write_ns",
+        "leaving",
         "received_ns",
         "request_id",
         "sink",
@@ -85,6 +86,7 @@ class Job(Sequence):
         self.streamed = streamed
         self.received_ns = 0
         self.cancel_ns: int | None = None
+        self.leaving = 0  # tokens that leave with a later one
         self.first_write_ns: int | None = None
         self.last_write_ns: int | None = None
         self.token_ns: list[int] | None = None
@@ -124,7 +126,8 @@ class Engine:
         self.jobs: dict[str, Job] = {}
         self._inbox: deque[Job] = deque()
         self._leaving: deque[Job] = deque()
-        self._unwritten: dict[Job, list[bytes]] = {}  # what the ticks of this turn have for each client
+        # What the ticks of this turn have for each client, and how many tokens are in it.
+        self._unwritten: dict[Job, list[tuple[bytes, int]]] = {}
         self._ended: list[Job] = []  # in this turn
         self._prefilled_tokens = 0  # of the prompts whose prefill ended in the tick under way
         self._last_received_ns = -1
@@ -230,7 +233,10 @@ class Engine:
             assert isinstance(job, Job)
             if kind == "token":
                 data = job.sink.token(job.emitted - 1, job.emitted == job.output_tokens)
-                self._unwritten.setdefault(job, []).append(data)
+                job.leaving += 1
+                if data is not None:
+                    self._unwritten.setdefault(job, []).append((data, job.leaving))
+                    job.leaving = 0
             elif kind == "prefill_end":
                 self._prefilled_tokens += job.prompt_tokens
             elif kind in ("finish", "cancel"):
@@ -241,7 +247,10 @@ class Engine:
     def _write(self) -> None:
         """Nothing but writes between two writes: Python runs slowly after a system call."""
         unwritten, self._unwritten = self._unwritten, {}
-        writes = [(job.sink.file, b"".join(pieces)) for job, pieces in unwritten.items()]
+        writes = [
+            (job.sink.file, pieces[0][0] if len(pieces) == 1 else b"".join(data for data, _ in pieces))
+            for job, pieces in unwritten.items()
+        ]
         first_ns: list[int] = []
         gaps_ns: list[int] = []
         for (job, pieces), (_, data), (at_ns, count) in zip(
@@ -255,10 +264,11 @@ class Engine:
             else:
                 gaps_ns.append(at_ns - job.last_write_ns)
             job.last_write_ns = at_ns
-            if len(pieces) > 1:
-                gaps_ns += [0] * (len(pieces) - 1)
+            tokens = pieces[0][1] if len(pieces) == 1 else sum(several for _, several in pieces)
+            if tokens > 1:
+                gaps_ns += [0] * (tokens - 1)
             if job.token_ns is not None:
-                job.token_ns += [at_ns] * len(pieces)
+                job.token_ns += [at_ns] * tokens
         if self._meter and unwritten:
             self._meter.add_times(first_ns, gaps_ns)
 

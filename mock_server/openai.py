@@ -16,11 +16,13 @@ from msgspec import Meta
 
 from ledgers.rows import encode
 from ledgers.vocabulary import count_tokens
+from mock_server.unsupported import Unsupported, stopping, unsupported_field
 
 Api = Literal["chat", "completions"]
 MAX_OUTPUT_TOKENS = 1_000_000_000
 FINGERPRINT = "fp_tokentick"
 TokenLimit = Annotated[int, Meta(ge=1, le=MAX_OUTPUT_TOKENS)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 class ApiError(Exception):
@@ -44,16 +46,24 @@ class ApiError(Exception):
 
 class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """vLLM's: usage so far in every event, if there is usage at all."""
 
 
-class _Common(msgspec.Struct, frozen=True, kw_only=True):
+class _Common(Unsupported, frozen=True, kw_only=True):
     """The fields both endpoints share. Unknown fields are ignored, as servers of this API do."""
 
     model: str = "tokentick-mock"
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: TokenLimit | None = None
-    n: Annotated[int, Meta(ge=1)] | None = 1
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_TOKENS)] | None = None
+    ignore_eos: bool | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    stop_token_ids: Annotated[list[int], Meta(max_length=1000)] | None = None
+
+
+_TEXT_PARTS = ("text", "input_text")
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -69,10 +79,18 @@ class Message(msgspec.Struct, frozen=True):
     role: str
     content: str | list[TextPart] | None = None
 
+    def texts(self) -> list[str]:
+        """What counts. ApiError for a part of which nobody here can say how many tokens it has."""
+        if not isinstance(self.content, list):
+            return [self.content or ""]
+        for part in self.content:
+            if part.type not in _TEXT_PARTS:
+                message = f"a part of type {part.type!r} is not supported: only text has tokens here"
+                raise ApiError(message, param="messages")
+        return [part.text for part in self.content]
+
     def count_tokens(self) -> int:
-        if isinstance(self.content, list):
-            return sum(count_tokens(part.text) for part in self.content)
-        return count_tokens(self.content or "")
+        return sum(map(count_tokens, self.texts()))
 
 
 class ChatRequest(_Common, frozen=True, kw_only=True):
@@ -80,6 +98,7 @@ class ChatRequest(_Common, frozen=True, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: TokenLimit | None = None
+    reasoning_effort: str | None = None
 
     def count_tokens(self) -> int:
         return sum(message.count_tokens() for message in self.messages)
@@ -118,6 +137,9 @@ class Generation(msgspec.Struct, frozen=True):
     output_tokens: int
     stream: bool
     include_usage: bool
+    continuous_usage: bool
+    reasoning_tokens: int
+    """How many of the output tokens, from the first on, are reasoning. None in completions."""
 
 
 _DECODERS: dict[Api, msgspec.json.Decoder[Any]] = {
@@ -128,28 +150,58 @@ _PATH = re.compile(r" - at `\$\.([^`]*)`")
 _FIELD = re.compile(r"field `([^`]*)`")
 
 
-def parse(api: Api, body: bytes, default_output_tokens: int) -> Generation:
+def parse(api: Api, body: bytes, default_output_tokens: int, default_reasoning_tokens: int = 0) -> Generation:
     """A request body as a Generation. ApiError in OpenAI's words for anything that is not right."""
-    request = _decode(api, body)
-    if (request.n or 1) != 1:
-        raise ApiError("n must be 1: this server answers with one choice", param="n")
+    request = decoded(_DECODERS[api], body)
     prompt_tokens = request.count_tokens()
     if prompt_tokens < 1:
         param = "messages" if api == "chat" else "prompt"
         raise ApiError(f"{param} has no tokens: the prompt is empty", param=param)
+    output_tokens = _output_tokens(request, default_output_tokens)
+    _refuse_what_cannot_be(request, output_tokens)
+    thinks = api == "chat" and request.reasoning_effort != "none"
+    options = request.stream_options or StreamOptions()
     return Generation(
         api=api,
         model=request.model,
         prompt_tokens=prompt_tokens,
-        output_tokens=request.output_limit or default_output_tokens,
+        output_tokens=output_tokens,
         stream=bool(request.stream),
-        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        include_usage=options.include_usage,
+        continuous_usage=options.include_usage and options.continuous_usage_stats,
+        reasoning_tokens=min(default_reasoning_tokens, output_tokens) if thinks else 0,
     )
 
 
-def _decode(api: Api, body: bytes) -> Any:
+def _output_tokens(request: Any, default: int) -> int:
+    """All of the limit, for nothing else ends an output; without one the default, or more if it must be."""
+    limit: int | None = request.output_limit
+    at_least: int = request.min_tokens or 0
+    if limit is None:
+        return max(default, at_least)
+    if at_least > limit:
+        message = f"min_tokens must be less than or equal to max_tokens={limit}, got {at_least}"
+        raise ApiError(message, param="min_tokens")
+    return limit
+
+
+def _refuse_what_cannot_be(request: Any, output_tokens: int) -> None:
+    """Nothing that would change the answer is passed over in silence."""
+    refused = unsupported_field(request)
+    if refused:
+        raise ApiError(" ".join(refused), param=refused[0])
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    found = stopping(stops, request.stop_token_ids or [], output_tokens)
+    if found:
+        field, what = found
+        message = f"{field}: {what} is in the output, and this server ends by length only"
+        raise ApiError(message, param=field)
+
+
+def decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    """A body by its decoder. ApiError for what is not JSON, or not of its types."""
     try:
-        return _DECODERS[api].decode(body)
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
         match = _PATH.search(str(error)) or _FIELD.search(str(error))
         raise ApiError(f"Invalid request: {error}", param=match[1] if match else None) from None
@@ -180,19 +232,27 @@ def queue_full(max_queue: int, tick_s: float) -> ApiError:
     )
 
 
-def usage(generation: Generation) -> dict[str, int]:
-    return {
+def usage(generation: Generation, emitted: int | None = None) -> dict[str, Any]:
+    """The counts of the whole answer, or of what has been emitted so far."""
+    completion_tokens = generation.output_tokens if emitted is None else emitted
+    counts: dict[str, Any] = {
         "prompt_tokens": generation.prompt_tokens,
-        "completion_tokens": generation.output_tokens,
-        "total_tokens": generation.prompt_tokens + generation.output_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": generation.prompt_tokens + completion_tokens,
     }
+    if generation.reasoning_tokens:
+        reasoning_tokens = min(generation.reasoning_tokens, completion_tokens)
+        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return counts
 
 
-def whole_response(generation: Generation, id: str, created: int, text: str) -> bytes:
+def whole_response(generation: Generation, id: str, created: int, reasoning: str, text: str) -> bytes:
     """The JSON body of an answer that was not streamed."""
     choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length"}
     if generation.api == "chat":
         choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+        if reasoning:
+            choice["message"] |= {"reasoning": reasoning, "content": text or None}
     else:
         choice["text"] = text
     kind = "chat.completion" if generation.api == "chat" else "text_completion"

@@ -24,10 +24,12 @@ from ledgers.units import NS_PER_MS
 from mock_server.api import Server
 from mock_server.connections import Connections
 from mock_server.engine import Engine
+from mock_server.keys import ApiKeys
 from mock_server.metrics import Metrics
 from mock_server.policies import make_scheduler
 from mock_server.served import ServedLedger
 from mock_server.sinks import hand_over
+from mock_server.sse import Style
 from mock_server.ticker import Ticker
 
 BACKLOG = 4_096
@@ -49,6 +51,8 @@ class ServeOptions(msgspec.Struct, frozen=True):
     record_tokens: bool = False
     record_events: bool = False
     record_ticks: bool = True
+    style: Style = Style()
+    keys: ApiKeys | None = None
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -111,6 +115,8 @@ async def serve(
         model=options.model,
         default_output_tokens=options.default_output_tokens,
         request_timeout_s=options.request_timeout_s,
+        style=options.style,
+        keys=options.keys,
     )
     runner = web.AppRunner(
         server.application(),

@@ -47,7 +47,7 @@ class Sink:
         if not self.fate.done():
             self.fate.set_result(rejection)
 
-    def token(self, index: int, last: bool) -> bytes:
+    def token(self, index: int, last: bool) -> bytes | None:
         if last and not self.ended.done():
             self.ended.set_result(None)
         return b""
@@ -68,7 +68,7 @@ class Stream(Sink):
         self._transport = transport
         self._encoder = encoder
         self.file = transport.get_extra_info("socket").fileno()
-        self._early: bytes | None = b""  # tokens that came before the headers were out
+        self._early: bytes | None = encoder.start()  # and tokens that come before the headers are out
         self.cut_off = False
 
     def open(self) -> None:
@@ -77,8 +77,10 @@ class Stream(Sink):
         if early:
             self._transport.write(early)
 
-    def token(self, index: int, last: bool) -> bytes:
+    def token(self, index: int, last: bool) -> bytes | None:
         data = self._encoder.token(index)
+        if data is None:
+            return None
         if last:
             data += self._encoder.end()
             super().token(index, last)

@@ -35,7 +35,7 @@ class Client:
         self.fates: list[str | None] = []
         self.aborted = False
 
-    def token(self, index: int, last: bool) -> bytes:
+    def token(self, index: int, last: bool) -> bytes | None:
         self.tokens.append(index)
         return b""
 
@@ -269,6 +269,25 @@ def test_ticks_that_are_due_together_write_to_each_client_once() -> None:
     assert (world.rows[0].ticks.first_token, world.rows[0].ticks.last_token) == (1, 4)
 
 
+def test_a_token_that_waits_for_its_event_carries_the_time_at_which_it_left() -> None:
+    """Two tokens per event: the first of each pair was written when the second was."""
+    world = World(SchedulerSettings(policy="continuous", max_wait_ns=0))
+
+    class Pairs(Client):
+        def token(self, index: int, last: bool) -> bytes | None:
+            return b"%d," % index if index % 2 or last else None
+
+    job = Job(None, 1, 3, Pairs())
+    job.token_ns = []
+    world.engine.submit(job)
+    for _ in range(4):
+        world.pass_time(TICK_NS)
+        world.engine.run_due()
+    row = world.rows[0]
+    assert row.token_ns == [2 * TICK_NS, 2 * TICK_NS, 3 * TICK_NS]
+    assert (row.first_token_ns, row.last_token_ns) == (2 * TICK_NS, 3 * TICK_NS)
+
+
 def test_an_engine_that_cannot_keep_up_lets_others_have_a_turn() -> None:
     """Ticks that take longer than they last: `run_due` comes back though more are due."""
     world = World(SchedulerSettings(policy="immediate"))
@@ -276,7 +295,7 @@ def test_an_engine_that_cannot_keep_up_lets_others_have_a_turn() -> None:
     slow = Client.token
 
     class Slow(Client):
-        def token(self, index: int, last: bool) -> bytes:
+        def token(self, index: int, last: bool) -> bytes | None:
             world.pass_time(2 * TICK_NS)
             return slow(self, index, last)
 

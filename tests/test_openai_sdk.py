@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletion
 
 from tests.conftest import MockServer
 
@@ -103,35 +104,128 @@ def test_a_request_over_the_budget_is_a_bad_request(client: openai.OpenAI) -> No
     assert "73 tokens" in str(caught.value)
 
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": ""}]}, "messages"),
         ({"messages": "hello"}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": -3}, "max_tokens"),
         ({"max_tokens": "many"}, "max_tokens"),
         ({"max_tokens": 2.5}, "max_tokens"),
+        ({"max_tokens": 4, "min_tokens": 5}, "min_tokens"),
+        ({"min_tokens": -1}, "min_tokens"),
         ({"stream": "yes"}, "stream"),
+        ({"ignore_eos": "yes"}, "ignore_eos"),
         ({"n": 2}, "n"),
         ({"n": 0}, "n"),
+        ({"n": "one"}, "n"),
+        ({"stop": "able"}, "stop"),
+        ({"stop": ["never", "e ab"]}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"stop_token_ids": [7, 3]}, "stop_token_ids"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 2}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "structured_outputs"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"include_reasoning": False}, "include_reasoning"),
     ],
 )
 def test_bad_fields_are_named(client: openai.OpenAI, change: dict[str, object], param: str) -> None:
-    """The error says which field is wrong, in the SDK's own exception."""
-    body = {"model": "m", "messages": MESSAGES, **change}
+    """The error says which field is wrong, or cannot be honoured, in the SDK's own exception."""
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": 4, **change}
     with pytest.raises(openai.BadRequestError) as caught:
         client.post("/chat/completions", body=body, cast_to=object)
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"logprobs": 0}, "logprobs"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"echo": True}, "echo"),
+        ({"best_of": 2}, "best_of"),
+        ({"suffix": "end"}, "suffix"),
+        ({"prompt": ["time", "water"]}, "prompt"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ],
+)
+def test_bad_fields_of_completions_are_named(
+    client: openai.OpenAI, change: dict[str, object], param: str
+) -> None:
+    """0 log probabilities are those of the token itself, so they are asked for."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post("/completions", body={"model": "m", "prompt": PROMPT, **change}, cast_to=object)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n": 1, "logprobs": False, "top_logprobs": 0, "response_format": {"type": "text"}},
+        {"n": None, "stop": None, "min_tokens": None, "ignore_eos": None, "tools": None, "logit_bias": None},
+        {"stop": ["\n", "###", "User:", "act add"], "stop_token_ids": [4, 70_000]},
+        {"min_tokens": 4, "ignore_eos": True},
+        {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": True},
+        {
+            "temperature": 0,
+            "top_p": 0.5,
+            "top_k": 5,
+            "seed": 3,
+            "frequency_penalty": 1,
+            "logit_bias": {"1": -100},
+        },
+        {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "modalities": ["text"]},
+        {"repetition_penalty": 1.0, "skip_special_tokens": False, "stream_options": {"include_usage": False}},
+    ],
+)
+def test_what_changes_nothing_is_taken(client: openai.OpenAI, change: dict[str, object]) -> None:
+    """The answer is, byte for byte but for its name and time, what it is without these fields."""
+    asked = {"model": "m", "messages": MESSAGES, "max_tokens": 4}
+    with_it, without = (
+        client.post("/chat/completions", body=body, cast_to=ChatCompletion).model_dump()
+        for body in ({**asked, **change}, asked)
+    )
+    for answer in (with_it, without):
+        del answer["id"], answer["created"]
+    assert with_it == without
+
+
+def test_a_minimum_lengthens_an_output_without_a_limit(client: openai.OpenAI) -> None:
+    """The default of 16 is where the server would end; a minimum below it changes nothing."""
+    for least, length in ((20, 20), (5, 16)):
+        answer = client.completions.create(model="m", prompt=PROMPT, extra_body={"min_tokens": least})
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == length
+
+
+@pytest.mark.parametrize("path", ["/responses", "/messages", "/embeddings"])
+def test_other_endpoints_are_not_found(client: openai.OpenAI, path: str) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.post(path, body={"model": "m", "input": PROMPT}, cast_to=object)
+    assert caught.value.code == "unknown_url"
+
+
 def test_a_request_id_is_echoed(client: openai.OpenAI) -> None:
-    """A client's own id comes back in the headers."""
+    """A client's own id comes back in the headers, of refusals too."""
     raw = client.completions.with_raw_response.create(
         model="m", prompt=PROMPT, max_tokens=1, extra_headers={"X-Request-Id": "mine-7"}
     )
     assert raw.headers["x-request-id"] == "mine-7"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="m", prompt="", extra_headers={"X-Request-Id": "mine-8"})
+    assert caught.value.request_id == "mine-8"
 
 
 @pytest.mark.parametrize("name", ["\0", 'a"b', "</data>\n\n", "模型"])
