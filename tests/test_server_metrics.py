@@ -280,3 +280,17 @@ def test_the_dashboard_asks_for_nothing_that_the_mock_does_not_have(
             text = " ".join(target["expr"] for target in panel["targets"])
             assert ("tokentick_" in text) is (panel in ours), panel["title"]
             assert text.count('{model_name=~"$model_name"}') == len(re.findall(r"(?:vllm:|tokentick_)", text))
+
+
+def test_tokens_of_one_chunk_are_no_time_apart(tmp_path: Path) -> None:
+    """Three at a time: two gaps of nothing in each, as the ledger has them."""
+    arguments = ["--tick", "0.02", "--hardware", "medium", "--tokens-per-chunk", "3", "--record-tokens"]
+    with serving(tmp_path / "served", *arguments) as server:
+        read_all(send(server, {"prompt": "time", "max_tokens": 12, "stream": True}, version="1.0"))
+        wait_until(lambda: state(server)["idle"])
+        scraped = scrape(server)
+    (row,) = json_lines(tmp_path / "served" / "requests.jsonl")
+    times: Any = row["token_ns"]
+    gaps = [seconds(later, earlier) for earlier, later in zip(times, times[1:], strict=False)]
+    assert gaps.count(0) == 8
+    expect(scraped, "vllm:inter_token_latency_seconds", TOKEN_S, gaps)
