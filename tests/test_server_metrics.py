@@ -8,6 +8,7 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +152,7 @@ def test_times_of_tokens_are_those_of_the_served_ledger(
     first = [seconds(row["first_token_ns"], row["received_ns"]) for row in began]
     assert max(first) > 0.1  # somebody queued
     expect(scraped, "vllm:time_to_first_token_seconds", FIRST_S, first)
-    gaps = [
-        seconds(later, earlier)
-        for row in began
-        for earlier, later in zip(row["token_ns"], row["token_ns"][1:], strict=False)
-    ]
+    gaps = [seconds(later, earlier) for row in began for earlier, later in pairwise(row["token_ns"])]
     expect(scraped, "vllm:inter_token_latency_seconds", TOKEN_S, gaps)
     expect(scraped, "vllm:time_per_output_token_seconds", TOKEN_S, gaps)
 
@@ -291,6 +288,6 @@ def test_tokens_of_one_chunk_are_no_time_apart(tmp_path: Path) -> None:
         scraped = scrape(server)
     (row,) = json_lines(tmp_path / "served" / "requests.jsonl")
     times: Any = row["token_ns"]
-    gaps = [seconds(later, earlier) for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [seconds(later, earlier) for earlier, later in pairwise(times)]
     assert gaps.count(0) == 8
     expect(scraped, "vllm:inter_token_latency_seconds", TOKEN_S, gaps)
