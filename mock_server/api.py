@@ -18,9 +18,11 @@ from ledgers.rundir import tool_version
 from mock_server.connections import whole_body
 from mock_server.control import Control
 from mock_server.engine import Engine, Job
+from mock_server.exposition import Exposition
 from mock_server.faults import Fault
 from mock_server.faulty import Faulty, FaultyAnswer, FaultyEncoder, FaultyStream, http_error, told
 from mock_server.keys import ApiKeys
+from mock_server.metrics import Metrics
 from mock_server.openai import Api, ApiError, Generation, parse, queue_full, too_long, whole_response
 from mock_server.scripts import play
 from mock_server.served import ServedLedger
@@ -43,6 +45,7 @@ class Server:
         engine: Engine,
         ledger: ServedLedger,
         ticker: Ticker,
+        metrics: Metrics,
         *,
         model: str,
         default_output_tokens: int,
@@ -54,6 +57,7 @@ class Server:
         self.engine = engine
         self.ledger = ledger
         self.ticker = ticker
+        self.exposition = Exposition(engine, metrics, model, lambda: self.cut_off_count)
         self.model = model
         self.default_output_tokens = default_output_tokens
         self.request_timeout_s = request_timeout_s
@@ -78,6 +82,7 @@ class Server:
         app.router.add_post("/detokenize", self.detokenize)
         app.router.add_get("/health", self.health)
         app.router.add_get("/version", self.version)
+        app.router.add_get("/metrics", self.exposition.handle)
         app.router.add_get("/mock/ledger", self.served_ledger)
         app.router.add_get("/mock/state", self.state)
         app.router.add_post("/mock/reset", self.reset)

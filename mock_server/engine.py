@@ -44,6 +44,16 @@ HandOver = Callable[[list[tuple[int, bytes]]], list[tuple[int, int]]]
 """Writes to each file its bytes, one right after the other: when, and how many the kernel took."""
 
 
+class Meter(Protocol):
+    """What is told of every tick and of every write, in bulk. Called between ticks: must not raise."""
+
+    def add_tick(self, row: TickRow, prompt_tokens: int) -> None:
+        """A tick that was not idle, and how long the prompts are whose prefill ended in it."""
+
+    def add_times(self, first_ns: list[int], gaps_ns: list[int]) -> None:
+        """From receipt to first tokens, and from one token to the next, as they were written just now."""
+
+
 class Job(Sequence):
     """A sequence that came over the network: when it was received, and when each token was written."""
 
@@ -96,6 +106,7 @@ class Engine:
         *,
         on_row: Callable[[RequestRow], None] = lambda _: None,
         on_tick: Callable[[TickRow], None] = lambda _: None,
+        meter: Meter | None = None,
         record_tokens: bool = False,
         record_events: bool = False,
     ) -> None:
@@ -105,6 +116,7 @@ class Engine:
         self._hand_over = hand_over
         self._on_row = on_row
         self._on_tick = on_tick
+        self._meter = meter
         self._record_tokens = record_tokens
         self._record_events = record_events
         self._start_over()
@@ -121,6 +133,7 @@ class Engine:
         # What the ticks of this turn have for each client, and how many tokens are in it.
         self._unwritten: dict[Job, list[tuple[bytes, int]]] = {}
         self._ended: list[Job] = []  # in this turn
+        self._prefilled_tokens = 0  # of the prompts whose prefill ended in the tick under way
         self._last_received_ns = -1
         self._last_due_ns = -1  # of the ticks that have run
         self._received_count = 1
@@ -242,6 +255,8 @@ class Engine:
         if not step.row.idle or step.row.events:
             step.row.late_ns = late_ns
             self._on_tick(step.row)
+            if self._meter:
+                self._meter.add_tick(step.row, self._prefilled_tokens)
 
     @staticmethod
     def _take(waiting: deque[Job], ripe: Callable[[Job], bool]) -> list[Job]:
@@ -251,6 +266,7 @@ class Engine:
         return taken
 
     def _deliver(self, step: Step) -> None:
+        self._prefilled_tokens = 0
         for kind, job in step.events:
             assert isinstance(job, Job)
             if kind == "token":
@@ -259,6 +275,8 @@ class Engine:
                 if data is not None:
                     self._unwritten.setdefault(job, []).append((data, job.leaving))
                     job.leaving = 0
+            elif kind == "prefill_end":
+                self._prefilled_tokens += job.prompt_tokens
             elif kind in ("finish", "cancel"):
                 self._end(job)
             elif kind in ("arrive", "reject"):
@@ -271,16 +289,26 @@ class Engine:
             (job.sink.file, pieces[0][0] if len(pieces) == 1 else b"".join(data for data, _ in pieces))
             for job, pieces in unwritten.items()
         ]
+        first_ns: list[int] = []
+        gaps_ns: list[int] = []
         for (job, pieces), (_, data), (at_ns, count) in zip(
             unwritten.items(), writes, self._hand_over(writes), strict=True
         ):
             if count < len(data):
                 job.sink.held_back(data[count:])
-            job.last_write_ns = at_ns
-            if job.first_write_ns is None:
+            if job.last_write_ns is None:
                 job.first_write_ns = at_ns
+                first_ns.append(at_ns - job.received_ns)
+            else:
+                gaps_ns.append(at_ns - job.last_write_ns)
+            job.last_write_ns = at_ns
+            tokens = pieces[0][1] if len(pieces) == 1 else sum(several for _, several in pieces)
+            if tokens > 1:
+                gaps_ns += [0] * (tokens - 1)
             if job.token_ns is not None:
-                job.token_ns += [at_ns] * sum(tokens for _, tokens in pieces)
+                job.token_ns += [at_ns] * tokens
+        if self._meter and unwritten:
+            self._meter.add_times(first_ns, gaps_ns)
 
     def _decide(self, job: Job) -> None:
         job.sink.decided(job.rejection)
