@@ -18,13 +18,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
+from mock_server.intake import TOO_SLOW
 from mock_server.openai import ApiError
 
 _MOST_PER_TURN = 4
 _REST_S = 0.05  # when the process is out of files, until it looks again
 
 _FULL = ApiError("too many connections", status=503, type="server_error", code="too_many_connections")
-_SLOW = ApiError("the request did not come in time", status=408, type="timeout_error", code="request_timeout")
 
 
 class Connections:
@@ -121,7 +121,7 @@ class Connection(RequestHandler):
     def _too_slow(self) -> None:
         self._slow = None
         if self.transport is not None:
-            self.transport.write(_plain_refusal(_SLOW))
+            self.transport.write(_plain_refusal(TOO_SLOW))
             self.force_close()
 
     def handle_error(
@@ -139,18 +139,6 @@ class Connection(RequestHandler):
         refusal = web.Response(status=status, body=error.body, content_type="application/json")
         refusal.force_close()
         return refusal
-
-
-async def whole_body(request: web.Request, timeout_s: float) -> bytes:
-    """The body of a request. ApiError if it does not come in time."""
-    if request.content.is_eof():
-        return await request.read()
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await request.read()
-    except TimeoutError:
-        request.protocol.keep_alive(False)
-        raise _SLOW from None
 
 
 def _plain_refusal(error: ApiError) -> bytes:

@@ -27,6 +27,7 @@ from mock_server.connections import Connections
 from mock_server.control import Control
 from mock_server.engine import Engine
 from mock_server.fault_choice import FaultChoice, FaultSettings
+from mock_server.generate import Generator
 from mock_server.keys import ApiKeys
 from mock_server.metrics import Metrics
 from mock_server.policies import make_scheduler
@@ -113,19 +114,26 @@ async def serve(
         record_events=options.record_events,
     )
     ticker = Ticker(engine)
-    server = Server(
+    choice = FaultChoice(options.faults, options.scripts)
+    control = Control(choice, options.scripts, partial(ledger.note, "faults"))
+    generator = Generator(
         engine,
         ledger,
         ticker,
-        metrics,
-        model=options.model,
+        control,
+        style=options.style,
         default_output_tokens=options.default_output_tokens,
         request_timeout_s=options.request_timeout_s,
-        style=options.style,
+    )
+    server = Server(
+        engine,
+        ledger,
+        generator,
+        metrics,
+        control,
+        model=options.model,
         keys=options.keys,
-        control=Control(
-            FaultChoice(options.faults, options.scripts), options.scripts, partial(ledger.note, "faults")
-        ),
+        request_timeout_s=options.request_timeout_s,
     )
     runner = web.AppRunner(
         server.application(),

@@ -1,0 +1,41 @@
+"""Every refusal in OpenAI's error shape, whoever refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from mock_server.intake import TOO_LARGE
+from mock_server.openai import ApiError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def openai_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _refusal(error)
+    except web.HTTPRequestEntityTooLarge:
+        return _refusal(TOO_LARGE)
+    except RequestPayloadError as error:
+        return _refusal(ApiError(f"We could not read the body of your request: {error}"))
+    except web.HTTPNotFound:
+        message = f"Invalid URL ({request.method} {request.path})"
+        return _refusal(ApiError(message, status=404, code="unknown_url"))
+    except web.HTTPException as error:
+        message = f"{error.reason} ({request.method} {request.path})"
+        refusal = _refusal(ApiError(message, status=error.status))
+        if "Allow" in error.headers:
+            refusal.headers["Allow"] = error.headers["Allow"]
+        return refusal
+
+
+def _refusal(error: ApiError) -> web.Response:
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    return web.Response(
+        status=error.status, body=error.body, content_type="application/json", headers=headers
+    )
