@@ -58,7 +58,7 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     that. `first_content_ns` is the first output that is no reasoning. `shared_reads` counts events that came
     in the same read as the one before them: their times are upper bounds. Where a request had several
     choices, `choices` counts them, `decode_ns` sums first to last token of each, and `token_choices` says to
-    which of them each of `token_ns` belongs.
+    which of them each of `token_ns` belongs. `fault` is what the mock server was asked to do to the answer.
     """
 
     id: str
@@ -102,6 +102,7 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     http_status: int | None = None
     retry_after_s: float | None = None
     error: str | None = None
+    fault: str | None = None
     finish_reason: str | None = None
     ticks: Ticks | None = None
     token_ns: list[int] | None = None

@@ -22,6 +22,7 @@ from ledgers.errors import InputError
 from ledgers.health import HealthSample
 from ledgers.machine import host_facts
 from ledgers.rows import RequestRow, TickRow, decode_row, decode_tick, encode
+from ledgers.server_metrics import ServerSample
 from ledgers.settings import Hardware, SchedulerSettings, Slo, WindowSettings
 from ledgers.traffic import Traffic
 from ledgers.units import NS_PER_S
@@ -278,6 +279,9 @@ class Run:
     def health(self) -> Iterator[HealthSample]:
         return self._lines("health.jsonl", _health_decoder.decode)
 
+    def server_metrics(self) -> Iterator[ServerSample]:
+        return self._lines("server_metrics.jsonl", _server_decoder.decode)
+
     @staticmethod
     def _read_info(path: Path) -> RunInfo:
         try:
@@ -315,6 +319,7 @@ class Run:
 
 
 _health_decoder = msgspec.json.Decoder(HealthSample)
+_server_decoder = msgspec.json.Decoder(ServerSample)
 
 
 def _decoded(decode: Callable[[bytes], T], line: bytes, where: str) -> T:

@@ -28,6 +28,7 @@ from ledgers.histograms import Histogram, read_log
 from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns
 from ledgers.rows import FAILURES, OUTCOMES, Outcome
 from ledgers.rundir import Run, json_file, write_json
+from ledgers.server_metrics import ServerSide
 from ledgers.settings import Hardware
 from ledgers.units import NS_PER_MS, NS_PER_S, exact
 from ledgers.utilization import Admissions, TickFigures, tick_figures
@@ -87,6 +88,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "failures": seen.failures.figures(),
         "failed_tokens": seen.failures.tokens,
         "client": client,
+        "server": seen.server.figures(),
     }
     built: dict[str, Any] = msgspec.to_builtins(summary)
     return built
@@ -102,11 +104,13 @@ class _Seen:
         self.failures = Failures()
         self.deliveries = Deliveries()
         self.token_rate = TokenRate()
+        self.server = ServerSide(run.server_metrics())
         for row in run.rows():
             self.observations.add(row)
             self.admissions.add(row)
             self.failures.add(row)
             self.deliveries.add(row)
+            self.server.add(row)
             if run.info.calibration:
                 self.token_rate.add(row)
             self.token_times |= row.token_ns is not None

@@ -29,10 +29,11 @@ from ledgers.units import to_ns
 from loadgen.dialects import DIALECTS
 from loadgen.dialects.dialect import Dialect
 from loadgen.measure import Result, measure
-from loadgen.options import asking_options, pacing_options
+from loadgen.options import asking_options, pacing_options, scraping_options
 from loadgen.patience import Patience, Retries
 from loadgen.plan import Plan
 from loadgen.replay import Rules, to_stderr
+from loadgen.scrape import Scrape, parse_scrape
 from loadgen.secrecy import (
     MASK,
     Scrubber,
@@ -65,6 +66,7 @@ Example:
 @ledger_options
 @asking_options
 @pacing_options
+@scraping_options
 @window_options
 @click.option("--no-cut", is_flag=True, help="Let --tail only classify: what is in flight then may finish.")
 @click.option("--record-tokens", is_flag=True, help="Keep the time of every token event in the rows.")
@@ -123,10 +125,13 @@ def _plan(options: dict[str, Any]) -> Plan:
     rules = _rules(options, window)
     target.tls(insecure=options["insecure"], ca_file=options["ca_file"])  # a bad file is said at once
     endpoint = _endpoint(options["endpoint"] or dialect.path)
+    scrape = _scrape(options, target, headers)
     extra_body = _extra_body(options["extra_body"])
     metadata = dict(_pair(word, "--metadata") for word in options["metadata"])
-    named = secret_fields([_query(endpoint), extra_body, metadata])
-    scrub = Scrubber([*secret_values(headers), *target.secrets, target.basic_auth, *named])
+    named = secret_fields([_query(endpoint), _query(scrape.path if scrape else ""), extra_body, metadata])
+    logins = [target, scrape.target] if scrape else [target]
+    secrets_of_urls = [secret for login in logins for secret in (*login.secrets, login.basic_auth)]
+    scrub = Scrubber([*secret_values(headers), *secrets_of_urls, *named])
     return Plan(
         ledger=ledger,
         out=options["out"] or default_path("measured", ledger.name),
@@ -151,6 +156,7 @@ def _plan(options: dict[str, Any]) -> Plan:
         reset_mock=options["reset_mock"],
         connect_timeout_s=float(options["connect_timeout"]),
         rules=rules,
+        scrape=scrape,
         workers=_workers(options, ledger, rules),
         tokenizer=None if options["tokenizer"] is None else load_tokenizer(options["tokenizer"]),
         record_tokens=options["record_tokens"],
@@ -191,6 +197,12 @@ def _config(
         metadata={name: scrub(value) for name, value in metadata.items()},
     )
     return settings_config(config, None, window)
+
+
+def _scrape(options: dict[str, Any], target: Target, headers: dict[str, str]) -> Scrape | None:
+    if options["scrape"] is None:
+        return None
+    return parse_scrape(options["scrape"], float(options["scrape_interval"]), target, headers)
 
 
 def _rules(options: dict[str, Any], window: WindowSettings) -> Rules:

@@ -29,6 +29,7 @@ from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder, unsent
 from loadgen.requests import Requests, Share
 from loadgen.run_log import Log, RunLog
+from loadgen.scrape import FILE, Scraper
 from loadgen.sending import done_by, replay_of
 from loadgen.server_facts import Preflight, reset_mock
 from loadgen.target import Address, find_address
@@ -56,6 +57,7 @@ async def measure(plan: Plan, crew: Crew | None = None) -> Result:
     make_room_for_connections()
     address = await find_address(plan.target, plan.connect_timeout_s, probe=plan.preflight)
     transport = plan.transport(address)
+    scraper = None if plan.scrape is None else Scraper(plan.scrape, _preflight_of(plan))
     try:
         found = await _found(plan, transport)
         encoder = found.applied_to(plan.encoder())
@@ -64,8 +66,12 @@ async def measure(plan: Plan, crew: Crew | None = None) -> Result:
         await _warm_up(plan, transport, encoder)
         if plan.reset_mock:
             await reset_mock(_preflight_of(plan))
-        return await _replay(plan, transport, encoder, found, crew)
+        if scraper is not None:
+            await scraper.open()
+        return await _replay(plan, transport, encoder, found, crew, scraper)
     finally:
+        if scraper is not None:
+            scraper.close()
         transport.close()
 
 
@@ -140,13 +146,22 @@ def _limit(patience: Patience, started_ns: int, recorder: Recorder) -> Limit | N
 
 
 async def _replay(
-    plan: Plan, transport: Transport, encoder: RequestEncoder, found: Found, crew: Crew | None
+    plan: Plan,
+    transport: Transport,
+    encoder: RequestEncoder,
+    found: Found,
+    crew: Crew | None,
+    scraper: Scraper | None,
 ) -> Result:
     rows = plan.ledger.rows
-    for note in (*plan.ledger.notes, *found.notes):
+    said = scraper.notes if scraper is not None else []
+    for note in (*plan.ledger.notes, *found.notes, *said):
         plan.show(f"note: {note}")
     info = _info(plan, transport, found)
+    info.notes += said
     writer = RunWriter(plan.out, info)
+    if scraper is not None and not scraper.notes:
+        writer.open_files(FILE)
     if plan.ledger.made:
         _save_ledger(plan.out / LEDGER_FILE, plan.ledger)
     log = RunLog(
@@ -157,7 +172,7 @@ async def _replay(
         scheduled=len(rows),
         show=plan.show,
     )
-    start = _Start(info, writer, log)
+    start = _Start(info, writer, log, scraper)
     complete, done = False, Done()
     with Interrupts() as interrupts:
         try:
@@ -169,6 +184,8 @@ async def _replay(
                 for worker in lost:
                     _note_lost(plan, worker, start, log)
             log.finish()
+            if scraper is not None:
+                await scraper.finish()
             complete = True
         finally:
             info.target = {**found.facts, **_connection_facts(transport.address, done)}
@@ -185,9 +202,9 @@ async def _replay(
 class _Start:
     """Fixes t0, and writes it down before the first request leaves."""
 
-    def __init__(self, info: RunInfo, writer: RunWriter, log: RunLog) -> None:
+    def __init__(self, info: RunInfo, writer: RunWriter, log: RunLog, scraper: Scraper | None) -> None:
         self.t0_ns = 0
-        self._info, self._writer, self._log = info, writer, log
+        self._info, self._writer, self._log, self._scraper = info, writer, log, scraper
         # Replacing run.json takes a descriptor, and by then connections may have taken all others.
         self._spare = os.open(os.devnull, os.O_RDONLY)
 
@@ -201,6 +218,8 @@ class _Start:
             self._writer.save_info()
             if time.monotonic_ns() < self.t0_ns - _START_LEAD_NS // 2:
                 self._log.start(t0_unix_ns)
+                if self._scraper is not None:
+                    self._scraper.start(self.t0_ns, partial(self._writer.add_lines, FILE))
                 return self.t0_ns
             lead_ns *= 2  # a slow disk must not make the first requests late
 
@@ -276,6 +295,11 @@ def _info(plan: Plan, transport: Transport, found: Found) -> RunInfo:
     )
     info.config.extra["workers"] = plan.workers
     info.config.extra["event_loop"] = event_loop
+    if plan.scrape is not None:
+        info.config.extra["scrape"] = {
+            "url": plan.scrub(plan.scrape.url),
+            "interval_s": plan.scrape.interval_s,
+        }
     return info
 
 

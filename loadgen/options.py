@@ -119,6 +119,30 @@ _PACING = (
 )
 
 
+_SCRAPING = (
+    click.option(
+        "--scrape",
+        is_flag=False,
+        flag_value="auto",
+        metavar="[URL]",
+        help="Sample the server's Prometheus metrics beside the run; without a URL its own /metrics.",
+    ),
+    click.option(
+        "--scrape-interval",
+        callback=number(),
+        default="1",
+        show_default=True,
+        metavar="SECONDS",
+        help="How often, with --scrape.",
+    ),
+)
+
+
+def scraping_options(command: Command) -> Command:
+    """Adds what is asked of the server beside the requests."""
+    return all_of(_SCRAPING)(command)
+
+
 def asking_options(command: Command) -> Command:
     """Adds where requests go, and what they say."""
     return all_of(_ASKING)(command)

@@ -13,6 +13,7 @@ from ledgers.rundir import RunConfig
 from loadgen.dialects.dialect import Dialect
 from loadgen.prompts import RequestEncoder
 from loadgen.replay import Rules
+from loadgen.scrape import Scrape
 from loadgen.target import Address, Target
 from loadgen.tokenizer import TokenCounter
 from loadgen.transport import Transport
@@ -45,6 +46,7 @@ class Plan(msgspec.Struct, kw_only=True):
     reset_mock: bool = False
     connect_timeout_s: float = 30.0
     rules: Rules = Rules()
+    scrape: Scrape | None = None
     workers: int = 1
     tokenizer: TokenCounter | None = None
     record_tokens: bool = False

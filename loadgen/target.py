@@ -75,7 +75,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
 
-def parse_target(base_url: str) -> Target:
+def parse_target(base_url: str, flag: str = "--base-url") -> Target:
     """A base URL; a path that ends in /v1 is accepted, not doubled. InputError if it is no http(s) URL."""
     text = base_url if "://" in base_url else f"http://{base_url}"
     try:
@@ -83,12 +83,12 @@ def parse_target(base_url: str) -> Target:
         port = url.port
     except ValueError:  # its text can hold a part of the password
         raise InputError(
-            "--base-url: not a URL (is the port a number up to 65535? a user name or password must be "
+            f"{flag}: not a URL (is the port a number up to 65535? a user name or password must be "
             "percent-encoded)"
         ) from None
     if url.scheme not in _DEFAULT_PORTS or not url.hostname or port == 0 or url.query or url.fragment:
         shown = re.split("[?#]", text.rpartition("@")[2])[0]  # a query can hold a key
-        raise InputError(f"--base-url {shown}: expected http://HOST[:PORT][/PATH] or https://…")
+        raise InputError(f"{flag} {shown}: expected http://HOST[:PORT][/PATH] or https://…")
     auth = None
     if url.username is not None:
         pair = f"{unquote(url.username)}:{unquote(url.password or '')}"

@@ -38,6 +38,7 @@ from mock_server.simulation import write_simulation
 if TYPE_CHECKING:
     from mock_server.serve import ServeOptions
 
+FAULT_HELP = "A fault for this share of the requests, such as cut:after=5@0.01."
 RECORD_EVENTS = click.option("--record-events", is_flag=True, help="Keep the events of each tick as well.")
 RECORD_TOKENS = click.option("--record-tokens", is_flag=True, help="Keep the time of every token.")
 TICKS = click.option(
@@ -123,6 +124,19 @@ TICKS = click.option(
     type=click.Path(path_type=Path),
     help="Stream the served ledger into this run directory; POST /mock/reset starts it over.",
 )
+@click.option("--fault", "fault", metavar="FAULT[@P]", multiple=True, help=FAULT_HELP)
+@click.option("--fault-seed", type=int, default=0, show_default=True, help="Seed of the draws of --fault.")
+@click.option(
+    "--fault-plan",
+    type=click.Path(path_type=Path),
+    help="JSONL or CSV: request_id or number, and the fault it gets.",
+)
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="File or directory of raw byte scripts, for faults script:NAME.",
+)
 @RECORD_TOKENS
 @RECORD_EVENTS
 @TICKS
@@ -155,11 +169,14 @@ def serve(**options: Any) -> None:
 
 
 def _serve_options(options: dict[str, Any]) -> ServeOptions:
+    from mock_server.fault_choice import fault_settings
     from mock_server.keys import read_keys
+    from mock_server.scripts import load_scripts
     from mock_server.serve import ServeOptions
     from mock_server.sse import Style
 
     key_file: Path | None = options["api_key_file"]
+    scripts = load_scripts(options["script"])
     return ServeOptions(
         model=options["model"],
         default_output_tokens=options["default_max_tokens"],
@@ -176,6 +193,8 @@ def _serve_options(options: dict[str, Any]) -> ServeOptions:
             early_role=options["role_chunk"] == "early",
         ),
         keys=read_keys(key_file) if key_file else None,
+        faults=fault_settings(options["fault"], options["fault_seed"], options["fault_plan"], scripts),
+        scripts=scripts,
     )
 
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from ledgers.rows import RequestRow, TickRow
+from ledgers.rows import Outcome, RequestRow, TickRow
 from ledgers.units import ceil_div
 from mock_server.results import describe
 from mock_server.scheduler import Rejection, Scheduler, Sequence, Step
@@ -44,11 +44,22 @@ HandOver = Callable[[list[tuple[int, bytes]]], list[tuple[int, int]]]
 """Writes to each file its bytes, one right after the other: when, and how many the kernel took."""
 
 
+class Meter(Protocol):
+    """What is told of every tick and of every write, in bulk. Called between ticks: must not raise."""
+
+    def add_tick(self, row: TickRow, prompt_tokens: int) -> None:
+        """A tick that was not idle, and how long the prompts are whose prefill ended in it."""
+
+    def add_times(self, first_ns: list[int], gaps_ns: list[int]) -> None:
+        """From receipt to first tokens, and from one token to the next, as they were written just now."""
+
+
 class Job(Sequence):
     """A sequence that came over the network: when it was received, and when each token was written."""
 
     __slots__ = (
         "cancel_ns",
+        "fault",
         "first_write_ns",
         "last_write_ns",
         "leaving",
@@ -68,12 +79,14 @@ class Job(Sequence):
         *,
         streamed: bool = True,
         class_: str | None = None,
+        fault: str | None = None,
     ) -> None:
         """`request_id` is the client's own. The engine numbers jobs itself, for clients may repeat theirs."""
         super().__init__("", prompt_tokens, output_tokens, class_=class_)
         self.request_id = request_id
         self.sink = sink
         self.streamed = streamed
+        self.fault = fault
         self.received_ns = 0
         self.cancel_ns: int | None = None
         self.leaving = 0  # tokens that leave with a later one
@@ -93,6 +106,7 @@ class Engine:
         *,
         on_row: Callable[[RequestRow], None] = lambda _: None,
         on_tick: Callable[[TickRow], None] = lambda _: None,
+        meter: Meter | None = None,
         record_tokens: bool = False,
         record_events: bool = False,
     ) -> None:
@@ -102,6 +116,7 @@ class Engine:
         self._hand_over = hand_over
         self._on_row = on_row
         self._on_tick = on_tick
+        self._meter = meter
         self._record_tokens = record_tokens
         self._record_events = record_events
         self._start_over()
@@ -112,47 +127,67 @@ class Engine:
         self.anchor_ns: int | None = None
         self.late_max_ns = 0
         self.jobs: dict[str, Job] = {}
+        self.aside: dict[str, RequestRow] = {}  # answered without the scheduler, and not yet at the end
         self._inbox: deque[Job] = deque()
         self._leaving: deque[Job] = deque()
         # What the ticks of this turn have for each client, and how many tokens are in it.
         self._unwritten: dict[Job, list[tuple[bytes, int]]] = {}
         self._ended: list[Job] = []  # in this turn
+        self._prefilled_tokens = 0  # of the prompts whose prefill ended in the tick under way
         self._last_received_ns = -1
         self._last_due_ns = -1  # of the ticks that have run
         self._received_count = 1
 
     @property
     def idle(self) -> bool:
-        return not self.jobs and self.scheduler.idle
+        return not self.jobs and not self.aside and self.scheduler.idle
+
+    @property
+    def next_number(self) -> int:
+        """Of the request that comes next: it will be called by it in the ledger."""
+        return self._received_count
 
     @property
     def due_ns(self) -> int | None:
         """When the next tick is due on the engine's clock; None while there is nothing to do."""
-        if self.anchor_ns is None or self.idle:
+        if self.anchor_ns is None or (not self.jobs and self.scheduler.idle):
             return None
         return self.anchor_ns + self._next_tick() * self.tick_ns
 
     def submit(self, job: Job) -> None:
-        """Stamp a validated request and put it into the inbox, in one synchronous step.
-
-        Stamps strictly increase, so that their order is the order of arrival, and come after every tick that
-        has run: a tick admits what is stamped at its very time.
-        """
-        job.received_ns = max(self._clock(), self._last_received_ns + 1, self._last_due_ns + 1)
-        self._last_received_ns = job.received_ns
-        if self.anchor_ns is None:
-            self.anchor_ns = job.received_ns
-        job.arrival_ns = job.received_ns - self.anchor_ns
-        job.id = f"S{self._received_count}"
-        self._received_count += 1
+        """Stamp a validated request and put it into the inbox, in one synchronous step."""
+        job.id, job.received_ns = self._stamp()
+        job.arrival_ns = job.received_ns - (self.anchor_ns or 0)
         if self._record_tokens:
             job.token_ns = []
         self.jobs[job.id] = job
         self._inbox.append(job)
 
-    def cancel(self, job: Job) -> None:
-        """The client left: the request gives up its place at the first tick due after now."""
-        if job.id in self.jobs and job.cancel_ns is None:
+    def set_aside(self, row: RequestRow) -> int:
+        """Stamp a request that is answered without the scheduler: when it came, on the engine's clock."""
+        row.id, received_ns = self._stamp()
+        row.received_ns = received_ns - (self.anchor_ns or 0)
+        self.aside[row.id] = row
+        return received_ns
+
+    def end_aside(self, row: RequestRow, outcome: Outcome, http_status: int | None) -> None:
+        """Its answer is over."""
+        if self.aside.pop(row.id, None) is row:
+            row.outcome, row.http_status = outcome, http_status
+            row.end_ns = self._clock() - (self.anchor_ns or 0)
+            self._on_row(row)
+
+    def cancel(self, job: Job, in_tick: bool = False) -> None:
+        """The client left: the request gives up its place at the first tick due after now.
+
+        From inside a tick (`in_tick`) that is the one after it, however late this one runs.
+        """
+        if job.id not in self.jobs or job.cancel_ns is not None:
+            return
+        if in_tick:
+            job.cancel_ns = self._last_due_ns
+            self._leaving.appendleft(job)  # before those that left while this tick was late
+        else:
             job.cancel_ns = max(self._clock(), job.received_ns)
             self._leaving.append(job)
 
@@ -182,7 +217,23 @@ class Engine:
         for job in list(self.jobs.values()):
             self._end(job)
             job.sink.abort()
+        for row in list(self.aside.values()):
+            self.end_aside(row, "unfinished", None)
         self._tell()
+
+    def _stamp(self) -> tuple[str, int]:
+        """The id of a request that has just come, and when it was received.
+
+        Stamps strictly increase, so that their order is the order of arrival, and come after every tick that
+        has run: a tick admits what is stamped at its very time.
+        """
+        received_ns = max(self._clock(), self._last_received_ns + 1, self._last_due_ns + 1)
+        self._last_received_ns = received_ns
+        if self.anchor_ns is None:
+            self.anchor_ns = received_ns
+        id = f"S{self._received_count}"
+        self._received_count += 1
+        return id, received_ns
 
     def _next_tick(self) -> int:
         """The tick after the last one, or after an idle time the one that admits the first newcomer."""
@@ -204,6 +255,8 @@ class Engine:
         if not step.row.idle or step.row.events:
             step.row.late_ns = late_ns
             self._on_tick(step.row)
+            if self._meter:
+                self._meter.add_tick(step.row, self._prefilled_tokens)
 
     @staticmethod
     def _take(waiting: deque[Job], ripe: Callable[[Job], bool]) -> list[Job]:
@@ -213,6 +266,7 @@ class Engine:
         return taken
 
     def _deliver(self, step: Step) -> None:
+        self._prefilled_tokens = 0
         for kind, job in step.events:
             assert isinstance(job, Job)
             if kind == "token":
@@ -221,6 +275,8 @@ class Engine:
                 if data is not None:
                     self._unwritten.setdefault(job, []).append((data, job.leaving))
                     job.leaving = 0
+            elif kind == "prefill_end":
+                self._prefilled_tokens += job.prompt_tokens
             elif kind in ("finish", "cancel"):
                 self._end(job)
             elif kind in ("arrive", "reject"):
@@ -233,16 +289,26 @@ class Engine:
             (job.sink.file, pieces[0][0] if len(pieces) == 1 else b"".join(data for data, _ in pieces))
             for job, pieces in unwritten.items()
         ]
+        first_ns: list[int] = []
+        gaps_ns: list[int] = []
         for (job, pieces), (_, data), (at_ns, count) in zip(
             unwritten.items(), writes, self._hand_over(writes), strict=True
         ):
             if count < len(data):
                 job.sink.held_back(data[count:])
-            job.last_write_ns = at_ns
-            if job.first_write_ns is None:
+            if job.last_write_ns is None:
                 job.first_write_ns = at_ns
+                first_ns.append(at_ns - job.received_ns)
+            else:
+                gaps_ns.append(at_ns - job.last_write_ns)
+            job.last_write_ns = at_ns
+            tokens = pieces[0][1] if len(pieces) == 1 else sum(several for _, several in pieces)
+            if tokens > 1:
+                gaps_ns += [0] * (tokens - 1)
             if job.token_ns is not None:
-                job.token_ns += [at_ns] * sum(tokens for _, tokens in pieces)
+                job.token_ns += [at_ns] * tokens
+        if self._meter and unwritten:
+            self._meter.add_times(first_ns, gaps_ns)
 
     def _decide(self, job: Job) -> None:
         job.sink.decided(job.rejection)
@@ -267,13 +333,14 @@ class Engine:
             class_=job.class_,
             prompt_tokens=job.prompt_tokens,
             output_tokens=job.output_tokens,
+            streamed=job.streamed,
+            fault=job.fault,
         )
         describe(row, job, self.tick_ns)
         row.received_ns = job.received_ns - t0
         row.first_token_ns = None if job.first_write_ns is None else job.first_write_ns - t0
         row.last_token_ns = None if job.last_write_ns is None else job.last_write_ns - t0
         row.end_ns = self._clock() - t0
-        row.streamed = job.streamed
         if job.token_ns is not None:
             row.token_ns = [token_ns - t0 for token_ns in job.token_ns]
         return row

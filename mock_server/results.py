@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ledgers.rows import RequestRow
+from mock_server.faults import settle
 from mock_server.scheduler import Rejection, Sequence
 
 HTTP_STATUS: dict[Rejection, int] = {"context_length_exceeded": 400, "queue_full": 429}
@@ -16,7 +17,8 @@ def describe(row: RequestRow, sequence: Sequence, tick_ns: int) -> None:
     row.prefill_end_ns = None if ticks.prefill_end is None else ticks.prefill_end * tick_ns
     row.tokens = row.events = sequence.emitted
     row.token_source = "schedule"
-    row.streamed = True
+    if row.streamed is None:
+        row.streamed = True
     if ticks.last_token is not None:
         row.outcome, row.finish_reason = "completed", "length"
     elif ticks.cancel is not None:
@@ -26,3 +28,5 @@ def describe(row: RequestRow, sequence: Sequence, tick_ns: int) -> None:
         row.http_status = HTTP_STATUS[sequence.rejection]
     else:
         row.outcome = "unfinished"
+    if row.fault:
+        settle(row)

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,15 +18,19 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from ledgers.errors import InputError, StalledError
 from ledgers.machine import few_collections, make_room_for_connections
-from ledgers.rows import TickRow
+from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
 from ledgers.units import NS_PER_MS
 from mock_server.api import Server
 from mock_server.connections import Connections
+from mock_server.control import Control
 from mock_server.engine import Engine
+from mock_server.fault_choice import FaultChoice, FaultSettings
 from mock_server.keys import ApiKeys
+from mock_server.metrics import Metrics
 from mock_server.policies import make_scheduler
+from mock_server.scripts import Script
 from mock_server.served import ServedLedger
 from mock_server.sinks import hand_over
 from mock_server.sse import Style
@@ -52,6 +57,8 @@ class ServeOptions(msgspec.Struct, frozen=True):
     record_ticks: bool = True
     style: Style = Style()
     keys: ApiKeys | None = None
+    faults: FaultSettings = FaultSettings()
+    scripts: dict[str, Script] = {}
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -81,6 +88,11 @@ async def serve(
     """
     shutdown = Shutdown()
     ledger = ServedLedger(writer, shutdown.fail)
+    metrics = Metrics(make_scheduler(settings).max_model_len)
+
+    def add_row(row: RequestRow) -> None:
+        ledger.add(row)
+        metrics.add_row(row)
 
     def on_tick(row: TickRow) -> None:
         late_ms = (row.late_ns or 0) / NS_PER_MS
@@ -94,8 +106,9 @@ async def serve(
         lambda: make_scheduler(settings),
         time.monotonic_ns,
         hand_over,
-        on_row=ledger.add,
+        on_row=add_row,
         on_tick=on_tick,
+        meter=metrics,
         record_tokens=options.record_tokens,
         record_events=options.record_events,
     )
@@ -104,11 +117,15 @@ async def serve(
         engine,
         ledger,
         ticker,
+        metrics,
         model=options.model,
         default_output_tokens=options.default_output_tokens,
         request_timeout_s=options.request_timeout_s,
         style=options.style,
         keys=options.keys,
+        control=Control(
+            FaultChoice(options.faults, options.scripts), options.scripts, partial(ledger.note, "faults")
+        ),
     )
     runner = web.AppRunner(
         server.application(),

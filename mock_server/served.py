@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from ledgers.errors import InputError
 from ledgers.rows import RequestRow, TickRow, encode
@@ -54,6 +55,12 @@ class ServedLedger:
         clock.t0_monotonic_ns = anchor_ns
         clock.t0_unix_ns = time.time_ns() - (now_ns - anchor_ns)
         self._save_soon()
+
+    def note(self, name: str, value: Any) -> None:
+        """Note a setting that explains rows."""
+        if self._writer:
+            self._writer.info.config.extra = {**self._writer.info.config.extra, name: value}
+            self._save_soon()
 
     def start_over(self) -> None:
         self._count = 0

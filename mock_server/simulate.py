@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from ledgers.rows import RequestRow, TickRow, without_plan
 from ledgers.units import ceil_div
@@ -66,10 +67,14 @@ def simulate(
     """The simulated row of each request with its `token_ns`, in the order in which they end.
 
     `on_tick` gets a row for every tick from 0 through the last that was not idle or has recorded events.
+    A request that has its outcome already was answered without the scheduler; its row is passed through.
     """
     tick_ns = scheduler.hardware.tick_ns
+    aside: deque[RequestRow] = deque()
     table = TickTable(on_tick) if on_tick else None
-    for step in steps(scheduler, map(SimulatedSequence, requests), cancels):
+    for step in steps(scheduler, map(SimulatedSequence, _scheduled(requests, aside)), cancels):
+        while aside and (aside[0].end_ns or 0) <= step.row.tick * tick_ns:
+            yield aside.popleft()
         if record_events:
             step.row.events = [(event.kind, event.sequence.id) for event in step.events]
         if table:
@@ -80,6 +85,16 @@ def simulate(
                 sequence.token_ticks.append(step.row.tick)
             elif kind in ("finish", "reject", "cancel"):
                 yield _row(sequence, step.row.tick, tick_ns)
+    yield from aside
+
+
+def _scheduled(requests: Iterable[RequestRow], aside: deque[RequestRow]) -> Iterator[RequestRow]:
+    """The requests that the scheduler gets; the others are put aside."""
+    for row in requests:
+        if row.outcome is None:
+            yield row
+        else:
+            aside.append(without_plan(row, received_ns=row.arrival_ns))
 
 
 class TickTable:
@@ -125,11 +140,21 @@ def served_inputs(rows: Iterable[RequestRow]) -> tuple[list[RequestRow], dict[st
             prompt_tokens=row.prompt_tokens,
             output_tokens=row.output_tokens,
             arrival_ns=row.received_ns,
+            streamed=row.streamed,
+            fault=row.fault,
+            **_answer_aside(row),
         )
         for row in received
     ]
     cancels = {row.id: row.ticks.cancel for row in received if row.ticks and row.ticks.cancel is not None}
     return planned, cancels
+
+
+def _answer_aside(row: RequestRow) -> dict[str, Any]:
+    """How a request ended that the scheduler never saw: nothing that could be simulated."""
+    if row.ticks is not None:
+        return {}
+    return {name: getattr(row, name) for name in ("outcome", "http_status", "error", "end_ns")}
 
 
 def received_tick(arrival_ns: int, tick_ns: int) -> int:

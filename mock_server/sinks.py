@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 import time
+
+from aiohttp import web
 
 from mock_server.scheduler import Rejection
 from mock_server.sse import StreamEncoder
 
 MAX_BEHIND_BYTES = 2**18  # some 1,500 tokens, on top of what the kernel holds
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a RST
+RESET_LIMIT_S = 1.0
 
 
 def hand_over(writes: list[tuple[int, bytes]]) -> list[tuple[int, int]]:
@@ -27,6 +33,16 @@ def hand_over(writes: list[tuple[int, bytes]]) -> list[tuple[int, int]]:
         except OSError:  # the client is gone, and the handler will be told
             taken.append((at_ns, len(data)))
     return taken
+
+
+async def reset(transport: asyncio.Transport) -> None:
+    """End the connection by a RST, once the kernel has what was written: a slow reader has a second."""
+    deadline = time.monotonic() + RESET_LIMIT_S
+    while transport.get_write_buffer_size() and time.monotonic() < deadline:
+        await asyncio.sleep(0.005)
+    if not transport.is_closing():
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        transport.abort()
 
 
 class Sink:
@@ -71,6 +87,13 @@ class Stream(Sink):
         self._early: bytes | None = encoder.start()  # and tokens that come before the headers are out
         self.cut_off = False
 
+    async def may_begin(self) -> None:
+        """Wait until the headers may go out."""
+
+    async def finish(self, response: web.StreamResponse) -> None:
+        """All tokens are out: end the body."""
+        await response.write_eof()
+
     def open(self) -> None:
         """The headers are out: from now on tokens may follow."""
         early, self._early = self._early, None
@@ -113,3 +136,10 @@ class Stream(Sink):
 
 class Answer(Sink):
     """An answer that is not streamed: it is sent when the last token is there."""
+
+    def begin(self) -> None:
+        """The request is in the scheduler."""
+
+    async def finish(self, request: web.Request, response: web.Response) -> web.Response:
+        """What is sent of the answer that is due."""
+        return response

@@ -81,6 +81,9 @@ def _moved(inputs: Inputs, id: str, was_overtaken: bool) -> tuple[list[str], int
     if was_overtaken:
         reasons.append("received after one that is behind it in the ledger")
         ticks.append(min(received_tick(plan, tick_ns), received_tick(row.received_ns, tick_ns)))
+    if row.fault:
+        reasons.append(f"fault {row.fault}")
+        ticks.append(received_tick(row.received_ns, tick_ns))
     if row.ticks and row.ticks.cancel is not None:
         reasons.append(f"cancelled at tick {row.ticks.cancel}")
         ticks.append(row.ticks.cancel)

@@ -36,8 +36,10 @@ def compare_schedule(served: Side, resimulated: Side) -> Schedule:
 
 
 def _same_ticks(served: RequestRow, simulated: RequestRow | None) -> bool:
-    if simulated is None or served.ticks is None or simulated.ticks is None:
+    if simulated is None:
         return False
+    if served.ticks is None or simulated.ticks is None:  # it never came to the scheduler, on both sides
+        return served.ticks is simulated.ticks
     if served.outcome != "unfinished":
         return served.ticks == simulated.ticks
     return all(

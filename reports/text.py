@@ -362,11 +362,16 @@ def _joined(parts: Iterable[str], joint: str) -> str:
 
 
 def run_text(
-    info: RunInfo, summary: dict[str, Any], rows: Sequence[RequestRow] | None, notes: Sequence[str] = ()
+    info: RunInfo,
+    summary: dict[str, Any],
+    rows: Sequence[RequestRow] | None,
+    notes: Sequence[str] = (),
+    *,
+    server: str = "",
 ) -> str:
     """All that is said of one run: what it was, how it went, and each request if they are few.
 
-    `notes` are those of whoever read the run's files.
+    `notes` are those of whoever read the run's files, `server` what there is of the server's own metrics.
     """
     blocks = [heading(info, summary), accounting(info, summary), latency_table(summary), rates(summary)]
     blocks.append(littles_law(summary))
@@ -375,6 +380,7 @@ def run_text(
         blocks.append(deliveries(summary))
         health = client_health(client, held=summary["held_ms"] is not None)
         blocks.append(f"{health}\n{_paragraph(instrument(client))}".lstrip())
+    blocks.append(server)
     if client and client["client_limited"]:
         blocks.insert(1, _paragraph("CLIENT-LIMITED: " + "; ".join(client["reasons"])))
     blocks.append("\n".join(_paragraph(f"warning: {warning}") for warning in summary["warnings"]))

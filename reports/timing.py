@@ -47,8 +47,12 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def compare_timing(inputs: Inputs) -> Timing:
-    """The distances between both sides, and whether both count the same requests as good."""
-    pairs = [(row, inputs.served.rows[id]) for id, row in inputs.measured.items() if id in inputs.served.rows]
+    """The distances between both sides, and whether both count the same requests as good, faults aside."""
+    pairs = [
+        (row, served)
+        for id, row in inputs.measured.items()
+        if (served := inputs.served.rows.get(id)) and not served.fault  # which is there to make a difference
+    ]
     tokens = distribution([abs(distance) for pair in pairs for distance in token_distances(*pair)])
     missing = [measured.id for measured, served in pairs if not _same_tokens(measured, served)]
     outcomes = [id for id in inputs.order if not _outcomes_fit(inputs, id)]

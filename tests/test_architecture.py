@@ -34,7 +34,16 @@ PURE = [
     *(ROOT / "mock_server" / "policies").glob("*.py"),
     *(
         ROOT / "mock_server" / name
-        for name in ("scheduler.py", "simulate.py", "engine.py", "openai.py", "sse.py")
+        for name in (
+            "scheduler.py",
+            "simulate.py",
+            "engine.py",
+            "faults.py",
+            "fault_choice.py",
+            "metrics.py",
+            "openai.py",
+            "sse.py",
+        )
     ),
     *(ROOT / "loadgen" / name for name in CLIENT_CORES),
     *(ROOT / "loadgen" / "dialects").glob("*.py"),
@@ -51,6 +60,7 @@ PURE = [
             "metrics.py",
             "profile.py",
             "queueing.py",
+            "server_metrics.py",
             "taken.py",
         )
     ),
@@ -62,6 +72,7 @@ PURE = [
             "calibration_text.py",
             "plan.py",
             "schedule.py",
+            "server_text.py",
             "stamp_errors.py",
             "text.py",
             "timing.py",
@@ -119,7 +130,8 @@ def test_the_top_level_is_what_a_newcomer_can_read() -> None:
 
 def test_a_simulation_loads_no_server_and_no_load_generator() -> None:
     """Commands start with what they need: no HTTP library for a simulation."""
-    code = "import mock_server.cli, sys; print(sorted({'aiohttp', 'uvloop', 'loadgen'} & set(sys.modules)))"
+    heavy = "{'aiohttp', 'uvloop', 'loadgen', 'prometheus_client'}"
+    code = f"import mock_server.cli, sys; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

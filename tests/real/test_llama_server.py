@@ -102,6 +102,18 @@ def test_tokens_are_those_that_the_server_counted(start_llama: StartLlama, tmp_p
         assert len(times(row)) == 6 or not row.events
 
 
+def test_its_own_metrics_are_set_beside_the_clients(start_llama: StartLlama, tmp_path: Path) -> None:
+    """Both count the same tokens of the run, and who waits for one of two slots is in flight for both."""
+    server = start_llama(2)
+    run(server, tmp_path, *made(6, 20, 400), "--ignore-eos", "--scrape", "--scrape-interval", "0.2")
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["server"]
+    assert found["generation_tokens"] == found["client_generation_tokens"] == 6 * 400
+    assert found["waiting_max"] >= 1
+    assert found["client_in_flight_mean"] == pytest.approx(
+        found["running_mean"] + found["waiting_mean"], abs=1.5
+    )
+
+
 def test_ignore_eos_gives_the_lengths_asked_for(start_llama: StartLlama, tmp_path: Path) -> None:
     """`--ignore-eos`: outputs far longer than a reply would be, and not a token more or less."""
     plan = [*made(8, 20, 400, rate="10"), "--random-range-ratio", "0.5"]
