@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -69,7 +70,7 @@ class FaultyEncoder(StreamEncoder):
         *,
         chunked: bool = True,
     ) -> None:
-        super().__init__(told(generation, fault), id, created, style, chunked=chunked)
+        super().__init__(generation, id, created, style, chunked=chunked)
         self._fault = fault
         self._output_tokens = generation.output_tokens
         self._damages = fault.kind in ("malformed-event", "broken-utf8")
@@ -83,6 +84,10 @@ class FaultyEncoder(StreamEncoder):
             data = damaged(whole, self._fault.kind)
             self._damages = data == whole  # it had no text that could be damaged: the next one will have
         return data
+
+    def _usage(self, emitted: int) -> dict[str, Any]:
+        by = self._fault.by if self._fault.kind == "wrong-usage" else 0
+        return super()._usage(max(0, emitted + by))
 
     def error(self) -> bytes:
         return self._frame(b"data: " + _error(500).body + b"\n\n")

@@ -91,7 +91,7 @@ class StreamEncoder:
         output_tokens = self._generation.output_tokens
         parts = [self._event(finish, emitted=output_tokens, finish_reason="length")]
         if self._generation.include_usage:
-            parts.append(self._data({**self._head, "choices": [], "usage": usage(self._generation)}))
+            parts.append(self._data({**self._head, "choices": [], "usage": self._usage(output_tokens)}))
         parts.append(b"data: [DONE]\n\n")
         return b"".join(map(self._frame, parts))
 
@@ -119,10 +119,13 @@ class StreamEncoder:
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
         chunk: dict[str, object] = {**self._head, "choices": [choice]}
         if self._generation.continuous_usage:
-            chunk["usage"] = usage(self._generation, emitted)
+            chunk["usage"] = self._usage(emitted)
         elif self._generation.include_usage:
             chunk["usage"] = None
         return self._data(chunk)
+
+    def _usage(self, emitted: int) -> dict[str, Any]:
+        return usage(self._generation, emitted)
 
     def _frames(self, content: Content) -> tuple[list[bytes], bytes]:
         """What comes before a token's text, by the length of that text, and what comes behind it."""

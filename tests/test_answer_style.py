@@ -16,6 +16,8 @@ from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import Run
 from ledgers.settings import Hardware, SchedulerSettings
 from ledgers.vocabulary import WORDS
+from mock_server.faults import Fault
+from mock_server.faulty import FaultyEncoder
 from mock_server.openai import Api, parse
 from mock_server.policies import make_scheduler
 from mock_server.simulate import served_inputs, simulate
@@ -238,3 +240,16 @@ def test_openais_client_reads_every_style(tmp_path: Path) -> None:
         assert usage.completion_tokens == 6
         assert usage.completion_tokens_details is not None
         assert usage.completion_tokens_details.reasoning_tokens == 3
+
+
+@pytest.mark.parametrize("by", [-3, 3])
+def test_wrong_usage_leaves_the_text_of_chunks_alone(by: int) -> None:
+    """A fault that miscounts neither drops nor repeats what is gathered."""
+    style = Style(reasoning_tokens=2, tokens_per_chunk=4)
+    body = {"messages": [{"role": "user", "content": "time"}], "max_tokens": 7, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    generation = parse("chat", json.dumps(body).encode(), 16, style.reasoning_tokens)
+    wrong = FaultyEncoder(Fault("wrong-usage", by=by), generation, "id-1", 1, style, chunked=False)
+    right = StreamEncoder(generation, "id-1", 1, style, chunked=False)
+    assert [wrong.token(index) for index in range(7)] == [right.token(index) for index in range(7)]
+    assert events(wrong.end())[-1]["usage"]["completion_tokens"] == 7 + by

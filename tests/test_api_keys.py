@@ -96,7 +96,7 @@ def test_without_a_key_nothing_is_done(
     assert KEYS[0].encode() not in text
 
 
-@pytest.mark.parametrize("path", ["/health", "/version"])
+@pytest.mark.parametrize("path", ["/health", "/version", "/metrics"])
 def test_probes_need_no_key(locked: MockServer, path: str) -> None:
     assert answer(locked, "GET", path, {})[0] == 200
 
