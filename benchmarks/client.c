@@ -1,13 +1,11 @@
 /* The least that a client can do which dates every token: its figures are the floor of the machine.
  *
  *     gcc -O2 -Wall -Wextra -o client client.c        (Linux 5.11 or newer)
- *     client -P PORT -n REQUESTS -t TOKENS [-e ENDS] [-c STREAMS] [-r RATE | -a ARRIVALS.txt] [-g]
- *            -o ROWS.csv
+ *     client -P PORT -n REQUESTS -t TOKENS [-c STREAMS] [-r RATE | -a ARRIVALS.txt] [-g] -o ROWS.csv
  *
  * -r: an open loop at a constant rate. -a: requests leave at these times, in ns from the start, one a line.
  * Neither: a closed loop of STREAMS. In the open loops -c is how many connections are opened before the
- * start; more are opened as they are needed, one ahead. -e: how many events without a token may end a stream
- * (a finish reason, a usage). -g: also write the time of every token.
+ * start; more are opened as they are needed, one ahead. -g: also write the time of every token.
  *
  * One thread, epoll, loopback. A token is an event that begins with "data: {", dated when the read that
  * brought it came back; nothing else is parsed. Anything that is not as expected ends it with exit code 1: a
@@ -41,11 +39,11 @@ struct conn {
 
 struct request {
     uint64_t due_ns, send_ns, first_ns, last_ns, *token_ns;
-    long tokens, ends;
+    long tokens;
 };
 
 static int port, epoll_fd;
-static long count, tokens = 128, ends, streams = 1, sent, done;
+static long count, tokens = 128, streams = 1, sent, done;
 static bool closed_loop, keep_tokens;
 static struct request *requests;
 static struct conn *idle;
@@ -115,8 +113,6 @@ static void send_next(void)
 
 static void date_token(struct request *request, uint64_t now)
 {
-    if (request->tokens == tokens && request->ends++ < ends)
-        return;
     if (request->tokens == tokens)
         fail("more tokens than asked for");
     if (!request->tokens)
@@ -232,13 +228,12 @@ int main(int argc, char **argv)
 {
     const char *out = NULL, *arrivals = NULL;
     double rate = 0;
-    for (int flag; (flag = getopt(argc, argv, "P:c:n:t:e:r:a:o:g")) != -1;)
+    for (int flag; (flag = getopt(argc, argv, "P:c:n:t:r:a:o:g")) != -1;)
         switch (flag) {
         case 'P': port = atoi(optarg); break;
         case 'c': streams = atol(optarg); break;
         case 'n': count = atol(optarg); break;
         case 't': tokens = atol(optarg); break;
-        case 'e': ends = atol(optarg); break;
         case 'r': rate = atof(optarg); break;
         case 'a': arrivals = optarg; break;
         case 'o': out = optarg; break;

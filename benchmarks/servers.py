@@ -133,9 +133,8 @@ def run(name: str, load: Load, truth: Path, client: Path, seen: Seen) -> None:
         work = Path(directory)
         with server(name, load, truth, work, seen) as port:
             rows = work / "rows.csv"
-            ends = "-e1" if name == MOCK else "-e0"  # its finish reason comes in an event of its own
             begin_ns = time.monotonic_ns()
-            usage = run_to_end([str(client), f"-P{port}", f"-o{rows}", "-g", ends, *load.client_flags])
+            usage = run_to_end([str(client), f"-P{port}", f"-o{rows}", "-g", *load.client_flags])
             seen.wall_s += (time.monotonic_ns() - begin_ns) / NS_PER_S
         if usage.exit_code:
             raise SystemExit(f"{name}: {usage.last_words}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -37,15 +38,19 @@ class Connections:
         *,
         most: int,
         request_timeout_s: float,
+        before_each: Callable[[], None],
         **settings: Any,
     ) -> None:
-        """At most so many at a time; `settings` are those of aiohttp's RequestHandler."""
+        """At most so many at a time. `before_each` is called before each read is looked at: clients that all
+        send at once hold up nothing. `settings` are those of aiohttp's RequestHandler.
+        """
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._manager = manager
         self._most = most
         self._settings = settings
         self.request_timeout_s = request_timeout_s
+        self.before_each = before_each
         self._taking_up: set[asyncio.Task[Any]] = set()
         self.open = 0
         self.refused = 0
@@ -106,6 +111,7 @@ class Connection(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._owner.before_each()
         before = self._request_count
         super().data_received(data)
         if self._request_count > before:

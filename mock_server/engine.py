@@ -68,6 +68,8 @@ class Job(Sequence):
         "sink",
         "streamed",
         "token_ns",
+        "unwritten",
+        "waiting",
     )
 
     def __init__(
@@ -89,7 +91,9 @@ class Job(Sequence):
         self.fault = fault
         self.received_ns = 0
         self.cancel_ns: int | None = None
-        self.leaving = 0  # tokens that leave with a later one
+        self.unwritten = b""  # what it is to get in this turn, and how many tokens are in it
+        self.leaving = 0
+        self.waiting = 0  # tokens that leave with a later one
         self.first_write_ns: int | None = None
         self.last_write_ns: int | None = None
         self.token_ns: list[int] | None = None
@@ -130,8 +134,7 @@ class Engine:
         self.aside: dict[str, RequestRow] = {}  # answered without the scheduler, and not yet at the end
         self._inbox: deque[Job] = deque()
         self._leaving: deque[Job] = deque()
-        # What the ticks of this turn have for each client, and how many tokens are in it.
-        self._unwritten: dict[Job, list[tuple[bytes, int]]] = {}
+        self._writing: list[Job] = []  # those for whom the ticks of this turn have something
         self._ended: list[Job] = []  # in this turn
         self._prefilled_tokens = 0  # of the prompts whose prefill ended in the tick under way
         self._last_received_ns = -1
@@ -271,10 +274,13 @@ class Engine:
             assert isinstance(job, Job)
             if kind == "token":
                 data = job.sink.token(job.emitted - 1, job.emitted == job.output_tokens)
-                job.leaving += 1
+                job.waiting += 1
                 if data is not None:
-                    self._unwritten.setdefault(job, []).append((data, job.leaving))
-                    job.leaving = 0
+                    if not job.leaving:
+                        self._writing.append(job)
+                    job.unwritten += data
+                    job.leaving += job.waiting
+                    job.waiting = 0
             elif kind == "prefill_end":
                 self._prefilled_tokens += job.prompt_tokens
             elif kind in ("finish", "cancel"):
@@ -284,30 +290,25 @@ class Engine:
 
     def _write(self) -> None:
         """Nothing but writes between two writes: Python runs slowly after a system call."""
-        unwritten, self._unwritten = self._unwritten, {}
-        writes = [
-            (job.sink.file, pieces[0][0] if len(pieces) == 1 else b"".join(data for data, _ in pieces))
-            for job, pieces in unwritten.items()
-        ]
+        jobs, self._writing = self._writing, []
+        taken = self._hand_over([(job.sink.file, job.unwritten) for job in jobs])
         first_ns: list[int] = []
         gaps_ns: list[int] = []
-        for (job, pieces), (_, data), (at_ns, count) in zip(
-            unwritten.items(), writes, self._hand_over(writes), strict=True
-        ):
-            if count < len(data):
-                job.sink.held_back(data[count:])
+        for job, (at_ns, count) in zip(jobs, taken, strict=True):
+            if count < len(job.unwritten):
+                job.sink.held_back(job.unwritten[count:])
             if job.last_write_ns is None:
                 job.first_write_ns = at_ns
                 first_ns.append(at_ns - job.received_ns)
             else:
                 gaps_ns.append(at_ns - job.last_write_ns)
             job.last_write_ns = at_ns
-            tokens = pieces[0][1] if len(pieces) == 1 else sum(several for _, several in pieces)
-            if tokens > 1:
-                gaps_ns += [0] * (tokens - 1)
+            if job.leaving > 1:
+                gaps_ns += [0] * (job.leaving - 1)
             if job.token_ns is not None:
-                job.token_ns += [at_ns] * tokens
-        if self._meter and unwritten:
+                job.token_ns += [at_ns] * job.leaving
+            job.unwritten, job.leaving = b"", 0
+        if self._meter and jobs:
             self._meter.add_times(first_ns, gaps_ns)
 
     def _decide(self, job: Job) -> None:

@@ -65,6 +65,7 @@ class Generator:
         if fault and fault.script:
             return await self._play(request, body, fault)
         generation = await read_beside(body, partial(self._parse, api))
+        self._ticker.check()
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
         headers = {"X-Request-Id": request_id(request) or id}

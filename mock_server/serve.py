@@ -147,6 +147,7 @@ async def serve(
         runner.server,
         most=options.max_connections,
         request_timeout_s=options.request_timeout_s,
+        before_each=ticker.check,
         access_log=None,
         keepalive_timeout=KEEPALIVE_S,
         lingering_time=1.0,

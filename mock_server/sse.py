@@ -64,6 +64,7 @@ class StreamEncoder:
             "model": generation.model,
             "system_fingerprint": FINGERPRINT,
         }
+        self._last = generation.output_tokens - 1
         alike = self._per_event == 1 and not generation.continuous_usage
         self._alike_from = 1 if alike else generation.output_tokens
         self._text = self._frames({"delta": {"content": MARK}} if self._chat else {"text": MARK})
@@ -79,28 +80,28 @@ class StreamEncoder:
 
     def token(self, index: int) -> bytes | None:
         """Output token `index`; None if its event is not full yet and more tokens will come."""
-        if index < self._alike_from:
+        if index < self._alike_from or index == self._last:
             return self._singular(index)
         befores, after = self._text if index >= self._reasoning_tokens else self._reasoning
         text = _TEXTS[index % _COUNT]
         return befores[len(text)] + text + after
 
     def end(self) -> bytes:
-        """What follows the last token: finish reason, usage if asked for, and the end mark."""
-        finish: Content = {"delta": {}} if self._chat else {"text": ""}
-        output_tokens = self._generation.output_tokens
-        parts = [self._event(finish, emitted=output_tokens, finish_reason="length")]
-        if self._generation.include_usage:
-            parts.append(self._data({**self._head, "choices": [], "usage": self._usage(output_tokens)}))
-        parts.append(b"data: [DONE]\n\n")
-        return b"".join(map(self._frame, parts))
+        """What follows the last token: usage if asked for, and the end mark."""
+        mark = self._frame(b"data: [DONE]\n\n")
+        if not self._generation.include_usage:
+            return mark
+        counts = self._usage(self._generation.output_tokens)
+        return self._frame(self._data({**self._head, "choices": [], "usage": counts})) + mark
 
     def _singular(self, index: int) -> bytes | None:
         """An event that is not like the others around it: encoded as a whole."""
         first, end = index - index % self._per_event, index + 1
-        if end - first < self._per_event and end < self._generation.output_tokens:
+        if end - first < self._per_event and index < self._last:
             return None
-        return self._frame(self._event(self._content(first, end), emitted=end))
+        # As vLLM has it, the finish reason comes with the last token and not in an event of its own.
+        reason = "length" if index == self._last else None
+        return self._frame(self._event(self._content(first, end), emitted=end, finish_reason=reason))
 
     def _content(self, first: int, end: int) -> Content:
         if not self._chat:

@@ -103,9 +103,18 @@ def test_continuous_usage_counts_up(api: Api) -> None:
     assert [event["usage"] for event in streamed.events] == [
         {"prompt_tokens": 3, "completion_tokens": count, "total_tokens": 3 + count} for count in range(1, 8)
     ]
-    finish, usage = events(streamed.end)
-    assert finish["usage"] == usage["usage"] == streamed.events[-1]["usage"]
-    assert (finish["choices"][0]["finish_reason"], usage["choices"]) == ("length", [])
+    (usage,) = events(streamed.end)
+    assert usage["usage"] == streamed.events[-1]["usage"]
+    assert usage["choices"] == []
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_the_finish_reason_comes_with_the_last_token(api: Api) -> None:
+    """In no event of its own, as in vLLM: a client that takes each event for a token counts right."""
+    streamed = Streamed(api)
+    reasons = [event["choices"][0]["finish_reason"] for event in streamed.events]
+    assert reasons == [None] * 6 + ["length"]
+    assert events(streamed.end) == []
 
 
 def test_continuous_usage_needs_usage() -> None:
@@ -228,9 +237,9 @@ def test_openais_client_reads_every_style(tmp_path: Path) -> None:
             client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
         )
         whole = client.chat.completions.create(**asked)
-    assert [len(chunk.choices) for chunk in chunks] == [1] * (1 + 3 + 1) + [0]
+    assert [len(chunk.choices) for chunk in chunks] == [1] * (1 + 3) + [0]
     deltas = [chunk.choices[0].delta for chunk in chunks[:-1]]
-    assert [delta.role for delta in deltas] == ["assistant", None, None, None, None]
+    assert [delta.role for delta in deltas] == ["assistant", None, None, None]
     message = whole.choices[0].message.model_dump()
     assert "".join(delta.content or "" for delta in deltas) == message["content"]
     assert "".join(delta.model_dump().get("reasoning") or "" for delta in deltas) == message["reasoning"]

@@ -60,7 +60,7 @@ def test_half_a_request_is_cut_off_while_streams_go_on(guarded: MockServer, half
     received = b""
     while not received.endswith(b"0\r\n\r\n"):
         received += stream.recv(65536)
-    assert received.count(b'"text":') == 61  # and the event with the finish reason
+    assert received.count(b'"text":') == 60
     stream.close()
 
 
