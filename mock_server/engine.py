@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Protocol
 
 from ledgers.rows import Outcome, RequestRow, TickRow
@@ -20,6 +22,7 @@ from mock_server.results import describe
 from mock_server.scheduler import Rejection, Scheduler, Sequence, Step
 
 AT_ONCE_NS = 10_000_000
+_PLACE = attrgetter("place")
 
 
 class Sink(Protocol):
@@ -63,6 +66,7 @@ class Job(Sequence):
         "first_write_ns",
         "last_write_ns",
         "leaving",
+        "place",
         "received_ns",
         "request_id",
         "sink",
@@ -93,6 +97,7 @@ class Job(Sequence):
         self.cancel_ns: int | None = None
         self.unwritten = b""  # what it is to get in this turn, and how many tokens are in it
         self.leaving = 0
+        self.place = -1  # among the writes of a turn, from its first on
         self.waiting = 0  # tokens that leave with a later one
         self.first_write_ns: int | None = None
         self.last_write_ns: int | None = None
@@ -135,6 +140,8 @@ class Engine:
         self._inbox: deque[Job] = deque()
         self._leaving: deque[Job] = deque()
         self._writing: list[Job] = []  # those for whom the ticks of this turn have something
+        self._places: list[int] = []  # given back, the smallest first
+        self._placed = 0
         self._ended: list[Job] = []  # in this turn
         self._prefilled_tokens = 0  # of the prompts whose prefill ended in the tick under way
         self._last_received_ns = -1
@@ -278,6 +285,9 @@ class Engine:
                 if data is not None:
                     if not job.leaving:
                         self._writing.append(job)
+                        if job.place < 0:
+                            job.place = heappop(self._places) if self._places else self._placed
+                            self._placed = max(self._placed, job.place + 1)
                     job.unwritten += data
                     job.leaving += job.waiting
                     job.waiting = 0
@@ -289,8 +299,13 @@ class Engine:
                 self._decide(job)
 
     def _write(self) -> None:
-        """Nothing but writes between two writes: Python runs slowly after a system call."""
+        """Nothing but writes between two writes: Python runs slowly after a system call.
+
+        Each job keeps its place among them, whoever ends before it: one that moved up from the last to the
+        first would have its gaps shortened by the time that all writes take.
+        """
         jobs, self._writing = self._writing, []
+        jobs.sort(key=_PLACE)
         taken = self._hand_over([(job.sink.file, job.unwritten) for job in jobs])
         first_ns: list[int] = []
         gaps_ns: list[int] = []
@@ -319,6 +334,8 @@ class Engine:
     def _end(self, job: Job) -> None:
         del self.jobs[job.id]
         self._ended.append(job)
+        if job.place >= 0:
+            heappush(self._places, job.place)
 
     def _tell(self) -> None:
         """Pass on the rows of those that have ended, once all that they were to get has been written."""
