@@ -269,6 +269,35 @@ def test_ticks_that_are_due_together_write_to_each_client_once() -> None:
     assert (world.rows[0].ticks.first_token, world.rows[0].ticks.last_token) == (1, 4)
 
 
+def test_a_stream_keeps_its_place_among_the_writes() -> None:
+    """Who ends before it does not move it up, which would shorten its gaps; a newcomer fills the place."""
+    world = World(SchedulerSettings(policy="continuous", max_batch=3, max_wait_ns=0))
+
+    class Named(Client):
+        def __init__(self, name: bytes) -> None:
+            super().__init__()
+            self.name = name
+
+        def token(self, index: int, last: bool) -> bytes | None:
+            return self.name
+
+    def submit(name: bytes, output_tokens: int) -> None:
+        world.engine.submit(Job(None, 1, output_tokens, Named(name)))
+
+    def tick() -> bytes:
+        world.writes.clear()
+        world.pass_time(TICK_NS)
+        world.engine.run_due()
+        return b"".join(world.writes)
+
+    for name, output_tokens in ((b"a", 3), (b"b", 4), (b"c", 6)):
+        submit(name, output_tokens)
+    world.engine.run_due()
+    assert [tick(), tick(), tick()] == [b"a", b"abc", b"abc"]
+    submit(b"d", 9)
+    assert [tick(), tick(), tick(), tick()] == [b"bc", b"dbc", b"dc", b"dc"]
+
+
 def test_a_token_that_waits_for_its_event_carries_the_time_at_which_it_left() -> None:
     """Two tokens per event: the first of each pair was written when the second was."""
     world = World(SchedulerSettings(policy="continuous", max_wait_ns=0))
