@@ -102,6 +102,29 @@ async def test_three_hundred_at_once_are_all_in_flight() -> None:
         assert transport.connections_opened == 300
 
 
+async def test_what_is_sent_together_takes_the_ready_connections_first() -> None:
+    """The rest goes on connections of its own, and says how long it waited for them; all are answered."""
+    async with connected(quick) as (_, transport):
+        transport.open_ahead(2)
+        async with asyncio.timeout(20):
+            while transport.opening:
+                await asyncio.sleep(0.001)
+        done: list[object] = []
+        transport.on_finished = done.append
+        recorders = [
+            Recorder(RequestRow(id=str(number), prompt_tokens=1, output_tokens=1), DIALECTS["chat"]())
+            for number in range(4)
+        ]
+        transport.send(*((recorder, post()) for recorder in recorders))
+        async with asyncio.timeout(20):
+            while len(done) < 4:
+                await asyncio.sleep(0.001)
+        rows = [recorder.row(0) for recorder in recorders]
+        assert [row.outcome for row in rows] == ["completed"] * 4
+        assert [row.connect_ns is None for row in rows] == [True, True, False, False]
+        assert [row.sent_ns for row in rows] == sorted(row.sent_ns or 0 for row in rows)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="kernel receive stamps are Linux's")
 async def test_kernel_stamps_are_right_while_the_loop_is_blocked() -> None:
     """A token that arrives while the loop sleeps 200 ms is dated by its arrival, not by the late read."""
