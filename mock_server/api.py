@@ -14,10 +14,10 @@ from mock_server.engine import Engine
 from mock_server.exposition import Exposition
 from mock_server.generate import Generator
 from mock_server.intake import MAX_BODY_BYTES, read_beside, request_id, whole_body
-from mock_server.keys import ApiKeys
 from mock_server.metrics import Metrics
 from mock_server.openai import ApiError
 from mock_server.refusals import Handler, openai_errors
+from mock_server.serve_options import ServeOptions
 from mock_server.served import ServedLedger
 from mock_server.tokenize import detokenize, tokenize
 
@@ -32,19 +32,14 @@ class Server:
         generator: Generator,
         metrics: Metrics,
         control: Control,
-        *,
-        model: str,
-        keys: ApiKeys | None = None,
-        request_timeout_s: float,
+        options: ServeOptions,
     ) -> None:
         self.engine = engine
         self.ledger = ledger
         self.generator = generator
-        self.exposition = Exposition(engine, metrics, model, lambda: generator.cut_off_count)
+        self.exposition = Exposition(engine, metrics, options.model, lambda: generator.cut_off_count)
         self.control = control
-        self.model = model
-        self.keys = keys
-        self.request_timeout_s = request_timeout_s
+        self.options = options
         self.started_s = int(time.time())
 
     def application(self) -> web.Application:
@@ -71,28 +66,28 @@ class Server:
 
     @web.middleware
     async def check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self.keys:
-            self.keys.check(request.path, request.headers)
+        if self.options.keys:
+            self.options.keys.check(request.path, request.headers)
         return await handler(request)
 
     async def models(self, _: web.Request) -> web.Response:
-        return _json({"object": "list", "data": [self._model(self.model)]})
+        return _json({"object": "list", "data": [self._model(self.options.model)]})
 
     async def one_model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        if name != self.model:
+        if name != self.options.model:
             raise ApiError(
                 f"The model '{name}' does not exist", status=404, param="model", code="model_not_found"
             )
         return _json(self._model(name))
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        body = await whole_body(request, self.request_timeout_s)
+        body = await whole_body(request, self.options.request_timeout_s)
         answer = await read_beside(body, lambda body: tokenize(body, self.max_model_len))
         return web.Response(body=answer, content_type="application/json")
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        body = await whole_body(request, self.request_timeout_s)
+        body = await whole_body(request, self.options.request_timeout_s)
         return web.Response(body=await read_beside(body, detokenize), content_type="application/json")
 
     @property
@@ -148,7 +143,8 @@ class Server:
         return _json(self.control.faults.settings)
 
     async def configure(self, request: web.Request) -> web.Response:
-        self.control.change(await whole_body(request, self.request_timeout_s), self.engine.next_number)
+        body = await whole_body(request, self.options.request_timeout_s)
+        self.control.change(body, self.engine.next_number)
         return _json(self.control.faults.settings)
 
 

@@ -36,7 +36,7 @@ from mock_server.policies import POLICIES
 from mock_server.simulation import write_simulation
 
 if TYPE_CHECKING:
-    from mock_server.serve import ServeOptions
+    from mock_server.serve_options import ServeOptions
 
 FAULT_HELP = "A fault for this share of the requests, such as cut:after=5@0.01."
 RECORD_EVENTS = click.option("--record-events", is_flag=True, help="Keep the events of each tick as well.")
@@ -172,7 +172,7 @@ def _serve_options(options: dict[str, Any]) -> ServeOptions:
     from mock_server.fault_choice import fault_settings
     from mock_server.keys import read_keys
     from mock_server.scripts import load_scripts
-    from mock_server.serve import ServeOptions
+    from mock_server.serve_options import ServeOptions
     from mock_server.sse import Style
 
     key_file: Path | None = options["api_key_file"]

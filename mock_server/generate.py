@@ -17,9 +17,10 @@ from mock_server.intake import header, read_beside, request_id, traffic_class, w
 from mock_server.openai import Api, ApiError, Generation, parse, queue_full, too_long, whole_response
 from mock_server.refusals import Handler
 from mock_server.scripts import play
+from mock_server.serve_options import ServeOptions
 from mock_server.served import ServedLedger
 from mock_server.sinks import Answer, Stream
-from mock_server.sse import StreamEncoder, Style, words
+from mock_server.sse import StreamEncoder, words
 from mock_server.ticker import Ticker
 
 _STREAM_HEADERS = {
@@ -38,19 +39,14 @@ class Generator:
         ledger: ServedLedger,
         ticker: Ticker,
         control: Control,
-        *,
-        style: Style,
-        default_output_tokens: int,
-        request_timeout_s: float,
+        options: ServeOptions,
     ) -> None:
         self.cut_off_count = 0
         self._engine = engine
         self._ledger = ledger
         self._ticker = ticker
         self._control = control
-        self._style = style
-        self._default_output_tokens = default_output_tokens
-        self._request_timeout_s = request_timeout_s
+        self._options = options
         self._numbers = 0
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -60,7 +56,7 @@ class Generator:
         return await self._generate(request, "completions")
 
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
-        body = await whole_body(request, self._request_timeout_s)
+        body = await whole_body(request, self._options.request_timeout_s)
         fault = self._fault(request)
         if fault and fault.script:
             return await self._play(request, body, fault)
@@ -78,7 +74,7 @@ class Generator:
         return await self._whole(request, generation, id, headers, fault)
 
     def _parse(self, api: Api, body: bytes) -> Generation:
-        return parse(api, body, self._default_output_tokens, self._style.reasoning_tokens)
+        return parse(api, body, self._options.default_output_tokens, self._options.style.reasoning_tokens)
 
     def _fault(self, request: web.Request) -> Fault | None:
         word = header(request, "X-Mock-Fault")
@@ -122,7 +118,7 @@ class Generator:
     async def scripts_anywhere(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Scripts are played at paths, too, that this server does not have."""
         if request.method == "POST" and isinstance(request.match_info.http_exception, web.HTTPNotFound):
-            body = await whole_body(request, self._request_timeout_s)
+            body = await whole_body(request, self._options.request_timeout_s)
             fault = self._fault(request)
             if fault and fault.script:
                 return await self._play(request, body, fault)
@@ -139,13 +135,12 @@ class Generator:
         transport = request.transport
         if transport is None:
             raise ConnectionResetError
+        how = (generation, id, int(time.time()), self._options.style)
         chunked = request.version >= (1, 1)
-        created = int(time.time())
         if fault:
-            encoder = FaultyEncoder(fault, generation, id, created, self._style, chunked=chunked)
-            stream: Stream = FaultyStream(transport, encoder, fault)
+            stream: Stream = FaultyStream(transport, FaultyEncoder(fault, *how, chunked=chunked), fault)
         else:
-            stream = Stream(transport, StreamEncoder(generation, id, created, self._style, chunked=chunked))
+            stream = Stream(transport, StreamEncoder(*how, chunked=chunked))
         job = self._submit(request, generation, stream)
         response = web.StreamResponse(headers={**headers, **_STREAM_HEADERS})
         try:

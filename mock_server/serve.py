@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
@@ -26,40 +22,18 @@ from mock_server.api import Server
 from mock_server.connections import Connections
 from mock_server.control import Control
 from mock_server.engine import Engine
-from mock_server.fault_choice import FaultChoice, FaultSettings
+from mock_server.fault_choice import FaultChoice
 from mock_server.generate import Generator
-from mock_server.keys import ApiKeys
 from mock_server.metrics import Metrics
 from mock_server.policies import make_scheduler
-from mock_server.scripts import Script
+from mock_server.serve_options import ServeOptions
 from mock_server.served import ServedLedger
+from mock_server.shutdown import Shutdown
 from mock_server.sinks import hand_over
-from mock_server.sse import Style
 from mock_server.ticker import Ticker
 
 BACKLOG = 4_096
 KEEPALIVE_S = 600.0
-
-
-class ServeOptions(msgspec.Struct, frozen=True):
-    """How to serve, besides the scheduler's settings.
-
-    `strict_ms`: a tick that runs later than that ends the server.
-    """
-
-    model: str = "tokentick-mock"
-    default_output_tokens: int = 16
-    grace_s: float = 5.0
-    request_timeout_s: float = 30.0
-    max_connections: int = 16_384
-    strict_ms: float | None = None
-    record_tokens: bool = False
-    record_events: bool = False
-    record_ticks: bool = True
-    style: Style = Style()
-    keys: ApiKeys | None = None
-    faults: FaultSettings = FaultSettings()
-    scripts: dict[str, Script] = {}
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -116,25 +90,8 @@ async def serve(
     ticker = Ticker(engine)
     choice = FaultChoice(options.faults, options.scripts)
     control = Control(choice, options.scripts, partial(ledger.note, "faults"))
-    generator = Generator(
-        engine,
-        ledger,
-        ticker,
-        control,
-        style=options.style,
-        default_output_tokens=options.default_output_tokens,
-        request_timeout_s=options.request_timeout_s,
-    )
-    server = Server(
-        engine,
-        ledger,
-        generator,
-        metrics,
-        control,
-        model=options.model,
-        keys=options.keys,
-        request_timeout_s=options.request_timeout_s,
-    )
+    generator = Generator(engine, ledger, ticker, control, options)
+    server = Server(engine, ledger, generator, metrics, control, options)
     runner = web.AppRunner(
         server.application(),
         handler_cancellation=True,  # a client that leaves gives up its place, queued or not
@@ -160,7 +117,7 @@ async def serve(
         with few_collections():
             await shutdown.asked.wait()
             connections.close()
-            await _drain(engine, shutdown, options.grace_s)
+            await shutdown.drain(lambda: engine.idle, options.grace_s)
     finally:
         ticker.stop()
         engine.abandon()
@@ -168,38 +125,6 @@ async def serve(
         await ledger.close()
     if shutdown.failure:
         raise shutdown.failure
-
-
-class Shutdown:
-    """Why and how fast to end: `asked` once, `at_once` the second time."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.at_once = asyncio.Event()
-        self.failure: BaseException | None = None
-
-    def listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.ask)
-        loop.set_exception_handler(self._unhandled)
-
-    def ask(self) -> None:
-        if self.asked.is_set():
-            self.at_once.set()
-        self.asked.set()
-
-    def fail(self, failure: BaseException) -> None:
-        """Something cannot go on (a full disk): end at once, and say why."""
-        self.failure = self.failure or failure
-        self.asked.set()
-        self.at_once.set()
-
-    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A bug in a tick must not leave a server behind that answers and never ticks again."""
-        loop.default_exception_handler(context)
-        if "handle" in context:
-            self.fail(context.get("exception") or RuntimeError(context["message"]))
 
 
 def _clients_fault(record: logging.LogRecord) -> bool:
@@ -211,10 +136,3 @@ def _clients_fault(record: logging.LogRecord) -> bool:
 def _url(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-async def _drain(engine: Engine, shutdown: Shutdown, grace_s: float) -> None:
-    """Let what is in flight finish, for `grace_s` at most."""
-    deadline = time.monotonic() + grace_s
-    while not engine.idle and not shutdown.at_once.is_set() and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
