@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ledgers.errors import InputError
 from ledgers.machine import loop_factory
 from ledgers.options import (
     ledger_from,
@@ -32,6 +33,7 @@ from ledgers.rundir import (
     settings_config,
 )
 from ledgers.settings import SchedulerSettings
+from ledgers.units import NS_PER_MS
 from mock_server.policies import POLICIES
 from mock_server.simulation import write_simulation
 
@@ -148,6 +150,8 @@ def serve(**options: Any) -> None:
     from mock_server.serve import serve as serve_until_stopped
 
     settings = scheduler_from(options)
+    if settings.hardware.tick_ns < NS_PER_MS:
+        raise InputError(f"ticks of {settings.hardware.tick_s * 1000:g} ms: a server's last 1 ms at least")
     serving = _serve_options(options)
     config = settings_config(RunConfig(model=options["model"]), settings, window_from(options))
     listening = listen(options["host"], options["port"])
@@ -157,12 +161,14 @@ def serve(**options: Any) -> None:
         info = RunInfo(kind="served", command=command_line(), config=config, ledger=LedgerInfo(name="served"))
         info.clock.stamp_source = "write"
         writer = RunWriter(out, info)
+        if serving.record_ticks:
+            writer.open_files("ticks.jsonl")
 
     def announce(url: str) -> None:
         if options["as_json"]:
             click.echo(encode({"url": url, "pid": os.getpid()}))
         elif not options["quiet"]:
-            click.echo(f"tokentick mock server: {url}/v1  (policy {settings.policy}, {_describe(settings)})")
+            click.echo(f"tokentick mock server: {url}/v1\npolicy {settings.policy}, {_describe(settings)}")
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve_until_stopped(listening, settings, serving, writer, announce))

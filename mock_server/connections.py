@@ -8,6 +8,7 @@ hold up every stream), how long half a request may stand, and in what shape it r
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +24,8 @@ from mock_server.intake import TOO_SLOW
 from mock_server.openai import ApiError
 
 _MOST_PER_TURN = 4
+_FILES_OF_OUR_OWN = 64  # a refusal takes a file too
+_MOST_SAID = 200
 _REST_S = 0.05  # when the process is out of files, until it looks again
 
 _FULL = ApiError("too many connections", status=503, type="server_error", code="too_many_connections")
@@ -47,7 +50,7 @@ class Connections:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._manager = manager
-        self._most = most
+        self._most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FILES_OF_OUR_OWN)
         self._settings = settings
         self.request_timeout_s = request_timeout_s
         self.before_each = before_each
@@ -116,7 +119,7 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._request_count > before:
             self._in_time()
-        elif self._slow is None and self._current_request is None and not self._messages:
+        elif self._slow is None and (self._waiter is not None or not before):  # it waits for a request
             self._slow = self._loop.call_later(self._owner.request_timeout_s, self._too_slow)
 
     def _in_time(self) -> None:
@@ -141,7 +144,7 @@ class Connection(RequestHandler):
         response = super().handle_error(request, status, exc, message)
         fault = "server_error" if status >= 500 else "invalid_request_error"
         said = exc.message if isinstance(exc, HttpProcessingError) else response.reason
-        error = ApiError(" ".join(str(said).split()), status=status, type=fault)
+        error = ApiError(" ".join(str(said).split())[:_MOST_SAID], status=status, type=fault)
         refusal = web.Response(status=status, body=error.body, content_type="application/json")
         refusal.force_close()
         return refusal

@@ -168,6 +168,8 @@ def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
 def _csv_lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
     lines = csv.reader(text.splitlines())
     names = next(lines, [])
+    if not set(names) <= set(Planned.__struct_fields__) or "fault" not in names:
+        raise InputError(f"{path}: line 1: the columns are request_id or number, and fault")
     try:
         for cells in lines:
             if len(cells) > len(names):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
+from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.web_protocol import RequestPayloadError
 
 from mock_server.intake import TOO_LARGE
 from mock_server.openai import ApiError
 
+_SPOKEN = (HttpVersion10, HttpVersion11)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
 async def openai_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
+        if request.version not in _SPOKEN:
+            raise ApiError("this server speaks HTTP/1.1", status=505)
         return await handler(request)
     except ApiError as error:
         return _refusal(error)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.conftest import MockServer, serving
+from tests.conftest import MockServer, refused, serving, tokentick
 from tests.test_server import ask, read_all, send, state
 
 FAST = "prefill_tokens_per_tick = 1000000\ndecode_slots = 64\nkv_budget_tokens = 100000000\ntick_s = 0.02\n"
@@ -139,3 +141,58 @@ def test_strict_ends_the_server_when_a_tick_is_late(tmp_path: Path) -> None:
     assert "--strict 0 ms" in line
     assert json.loads((tmp_path / "served" / "run.json").read_text())["complete"]
     assert len((tmp_path / "served" / "requests.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_request_that_is_too_large_gets_one_answer(guarded: MockServer) -> None:
+    """The rest of its body is no request of its own that comes too slowly."""
+    connection = open_to(guarded)
+    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: mock\r\nContent-Length: 99999999\r\n\r\n")
+    for _ in range(4):
+        connection.sendall(b" " * 1000)
+        time.sleep(0.3)
+    answers = read_all(connection)
+    assert answers.count(b"HTTP/1.1 ") == 1
+    assert answers.startswith(b"HTTP/1.1 413")
+
+
+def test_another_version_of_http_is_refused(guarded: MockServer) -> None:
+    """Not answered in a version that nobody speaks."""
+    connection = open_to(guarded)
+    connection.sendall(b"GET /health HTTP/2.0\r\nHost: mock\r\nConnection: close\r\n\r\n")
+    assert connection.recv(65536).split()[1] == b"505"
+    connection.close()
+
+
+def test_ticks_too_short_for_a_server_are_refused(tmp_path: Path) -> None:
+    """One line instead of a server that is late from its first tick on."""
+    refused(tokentick("serve", "--port", "0", "--tick", "1e-6", cwd=tmp_path), 2, "at least")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts files as Linux does")
+def test_connections_without_end_leave_files_for_the_ledger(tmp_path: Path) -> None:
+    """No more are taken up than the system grants files; who is too many is told, and rows are written."""
+    script = (
+        "import resource, tokentick\nresource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\ntokentick.main()"
+    )
+    out = tmp_path / "served"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "serve", "--port", "0", "--json", "--out", str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        server = MockServer(json.loads(process.stdout.readline())["url"], process, out)
+        first = send(server, {"prompt": "time", "max_tokens": 3})
+        held = [open_to(server) for _ in range(60)]
+        status, _ = answer_of(open_to(server))
+        assert status == 503
+        assert first.recv(65536).startswith(b"HTTP/1.1 200")
+        for connection in (first, *held):
+            connection.close()
+        assert server.stop() == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert len((out / "requests.jsonl").read_text().splitlines()) == 1

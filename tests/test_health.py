@@ -125,7 +125,7 @@ async def test_a_client_that_shares_its_core_with_busy_loops_says_so(tmp_path: P
     ]
     try:
         async with scripted_server(quick) as server:
-            plan = ledger(tmp_path, [i * 20 for i in range(125)])
+            plan = ledger(tmp_path, [i * 4 for i in range(600)])  # more than a ninth of a core can do
             words = (plan, "--base-url", url(server), "--out", tmp_path / "run")
             process = await start(*words, shell=f"taskset -cp {core} $$ >/dev/null")
             code, text, _ = await finish(process)
