@@ -95,8 +95,12 @@ def parse_scrape(where: str, interval_s: float, target: Target, headers: Mapping
     if where == AUTO:
         return Scrape(target, _PATH, interval_s, {**headers, **plain})
     if "://" not in where:
-        raise InputError(f"--scrape {where}: expected auto or http://HOST[:PORT]/PATH")
-    url = urlsplit(where)
+        # What was given is not shown: it can hold a password.
+        raise InputError("--scrape: expected auto or http://HOST[:PORT]/PATH")
+    try:
+        url = urlsplit(where)
+    except ValueError:
+        raise InputError("--scrape: not a URL") from None
     query = f"?{url.query}" if url.query else ""
     asked = parse_target(f"{url.scheme}://{url.netloc}", "--scrape")
     if asked.basic_auth is not None:

@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
+from ledgers.errors import InputError
 from mock_server.intake import TOO_SLOW
 from mock_server.openai import ApiError
 
@@ -45,12 +46,16 @@ class Connections:
         **settings: Any,
     ) -> None:
         """At most so many at a time. `before_each` is called before each read is looked at: clients that all
-        send at once hold up nothing. `settings` are those of aiohttp's RequestHandler.
+        send at once hold up nothing. `settings` are those of aiohttp's RequestHandler. InputError if the
+        system grants too few files.
         """
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._manager = manager
-        self._most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FILES_OF_OUR_OWN)
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files <= _FILES_OF_OUR_OWN:
+            raise InputError(f"open files: {files} are too few for a server (ulimit -n)")
+        self._most = min(most, files - _FILES_OF_OUR_OWN)
         self._settings = settings
         self.request_timeout_s = request_timeout_s
         self.before_each = before_each
@@ -80,7 +85,7 @@ class Connections:
                 self._loop.call_later(_REST_S, self._listen)
                 return
             accepted.setblocking(False)
-            if self.open + len(self._taking_up) >= self._most:
+            if self.open >= self._most:
                 self.refused += 1
                 with suppress(OSError):
                     accepted.send(_plain_refusal(_FULL))
@@ -88,7 +93,13 @@ class Connections:
                 continue
             task = self._loop.create_task(self._loop.connect_accepted_socket(self._make, accepted))
             self._taking_up.add(task)
-            task.add_done_callback(self._taking_up.discard)
+            task.add_done_callback(self._taken_up)
+            self.open += 1
+
+    def _taken_up(self, task: asyncio.Task[Any]) -> None:
+        self._taking_up.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            self.open -= 1  # nobody else will say that it is lost
 
     def _make(self) -> Connection:
         return Connection(self, self._manager, loop=self._loop, **self._settings)
@@ -103,10 +114,6 @@ class Connection(RequestHandler):
         super().__init__(manager, **settings)
         self._owner = owner
         self._slow: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._owner.open += 1
-        super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._owner.open -= 1

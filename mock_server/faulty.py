@@ -70,8 +70,8 @@ class FaultyEncoder(StreamEncoder):
         *,
         chunked: bool = True,
     ) -> None:
+        self._fault = fault  # first: the base encodes what does not change, usage included
         super().__init__(generation, id, created, style, chunked=chunked)
-        self._fault = fault
         self._output_tokens = generation.output_tokens
         self._damages = fault.kind in ("malformed-event", "broken-utf8")
 

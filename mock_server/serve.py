@@ -98,6 +98,7 @@ async def serve(
         shutdown_timeout=0.5,
     )
     await runner.setup()
+    make_room_for_connections()  # before they are counted against what the system grants
     assert runner.server is not None
     connections = Connections(
         listening,
@@ -109,7 +110,6 @@ async def serve(
         keepalive_timeout=KEEPALIVE_S,
         lingering_time=1.0,
     )
-    make_room_for_connections()
     logging.getLogger("aiohttp.server").addFilter(lambda record: not _clients_fault(record))
     shutdown.listen()
     announce(_url(listening))
@@ -122,6 +122,7 @@ async def serve(
         ticker.stop()
         engine.abandon()
         await runner.cleanup()
+        engine.abandon()  # what came meanwhile on connections that were kept
         await ledger.close()
     if shutdown.failure:
         raise shutdown.failure

@@ -16,11 +16,12 @@ class Ticker:
         self._engine = engine
         self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
         self._set_ns: int | None = None
+        self._stopped = False
 
     def arm(self) -> None:
         """To be called after anything that can change when the next tick is due."""
         due_ns = self._engine.due_ns
-        if due_ns is not None and due_ns != self._set_ns:
+        if due_ns is not None and due_ns != self._set_ns and not self._stopped:
             self._set_ns = due_ns
             self._alarm.set(due_ns)
 
@@ -30,6 +31,8 @@ class Ticker:
             self._wake()
 
     def stop(self) -> None:
+        """No tick runs any more, whatever clients still send."""
+        self._stopped, self._set_ns = True, None
         self._alarm.close()
 
     def _wake(self) -> None:

@@ -197,6 +197,14 @@ def test_broken_utf8_is_in_one_event_alone(faulty: MockServer) -> None:
     assert row_of(faulty, "utf8")["outcome"] == "completed"
 
 
+def test_a_fault_beside_continuous_usage_is_that_fault(faulty: MockServer) -> None:
+    """And no error of the server's own: every event says the usage, off by as much as was asked."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    answer = request(faulty, "wrong-usage:by=3", {"max_tokens": 2, "stream": True, "stream_options": options})
+    assert b'"completion_tokens":4' in answer.body
+    assert b'"completion_tokens":5' in answer.body
+
+
 def test_a_wrong_usage_is_off_by_as_much_as_was_asked(faulty: MockServer) -> None:
     """Five tokens, and a usage of eight; the ledger has the right count."""
     answer = request(

@@ -339,3 +339,12 @@ async def test_a_token_in_the_path_is_not_in_what_went_wrong(tmp_path: Path) -> 
     assert code in (0, 4), err
     assert "no server metrics" in err
     assert "tok-123456" not in err + "".join(file.read_text() for file in out.iterdir())
+
+
+@pytest.mark.parametrize("where", ["user:hunter2@host/metrics", "http://[hunter2"])
+def test_a_place_that_is_none_is_refused_without_showing_it(where: str) -> None:
+    """One line; what was given can hold a password."""
+    with pytest.raises(InputError) as caught:
+        parse_scrape(where, 1.0, parse_target("http://llm.example"), {})
+    assert "--scrape" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
