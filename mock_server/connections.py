@@ -21,7 +21,7 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from ledgers.errors import InputError
-from mock_server.intake import TOO_SLOW
+from mock_server.intake import too_slow
 from mock_server.openai import ApiError
 
 _MOST_PER_TURN = 4
@@ -53,6 +53,8 @@ class Connections:
         self._listening = listening
         self._manager = manager
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files == resource.RLIM_INFINITY:
+            files = most + _FILES_OF_OUR_OWN
         if files <= _FILES_OF_OUR_OWN:
             raise InputError(f"open files: {files} are too few for a server (ulimit -n)")
         self._most = min(most, files - _FILES_OF_OUR_OWN)
@@ -137,7 +139,7 @@ class Connection(RequestHandler):
     def _too_slow(self) -> None:
         self._slow = None
         if self.transport is not None:
-            self.transport.write(_plain_refusal(TOO_SLOW))
+            self.transport.write(_plain_refusal(too_slow()))
             self.force_close()
 
     def handle_error(

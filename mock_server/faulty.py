@@ -122,6 +122,7 @@ class FaultyStream(Faulty, Stream):
         self.fault = fault
         self._errors = encoder
         self._opened = False
+        self._timer: asyncio.TimerHandle | None = None
         self._flowing = asyncio.Event()
         self._flowing.set()
 
@@ -166,7 +167,12 @@ class FaultyStream(Faulty, Stream):
         self._flowing.clear()
         if self._early is None:
             self._early = b""
-        asyncio.get_running_loop().call_later(self.fault.seconds, self._flow)
+        self._timer = asyncio.get_running_loop().call_later(self.fault.seconds, self._flow)
+
+    def left(self) -> None:
+        """A client that does not wait for the end of a stall leaves nothing behind."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _flow(self) -> None:
         if self._opened and not self._transport.is_closing():

@@ -205,7 +205,8 @@ class Generator:
     def _leave(self, job: Job) -> None:
         """The handler ends, by the last token or because the client left: nothing of the job stays behind."""
         sink = job.sink
-        if isinstance(sink, Stream) and sink.cut_off:
-            self.cut_off_count += 1
+        if isinstance(sink, Stream):
+            self.cut_off_count += sink.cut_off
+            sink.left()
         self._engine.cancel(job)
         self._ticker.arm()

@@ -14,16 +14,23 @@ from mock_server.openai import ApiError
 _Read = TypeVar("_Read")
 MAX_BODY_BYTES = 16 * 2**20
 LARGE_BODY_BYTES = 2**16
-TOO_LARGE = ApiError(f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB", status=413)
-TOO_SLOW = ApiError(
-    "the request did not come in time", status=408, type="timeout_error", code="request_timeout"
-)
+
+
+def too_large() -> ApiError:
+    """Made anew each time: one that is raised again and again would keep every request that it refused."""
+    return ApiError(f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB", status=413)
+
+
+def too_slow() -> ApiError:
+    return ApiError(
+        "the request did not come in time", status=408, type="timeout_error", code="request_timeout"
+    )
 
 
 async def whole_body(request: web.Request, timeout_s: float) -> bytes:
     """The body of a request. ApiError if it is too large, or does not come in time."""
     if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise TOO_LARGE
+        raise too_large()
     if request.content.is_eof():
         return await request.read()
     try:
@@ -31,7 +38,7 @@ async def whole_body(request: web.Request, timeout_s: float) -> bytes:
             return await request.read()
     except TimeoutError:
         request.protocol.keep_alive(False)
-        raise TOO_SLOW from None
+        raise too_slow() from None
 
 
 async def read_beside(body: bytes, read: Callable[[bytes], _Read]) -> _Read:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.web_protocol import RequestPayloadError
 
-from mock_server.intake import TOO_LARGE
+from mock_server.intake import too_large
 from mock_server.openai import ApiError
 
 _SPOKEN = (HttpVersion10, HttpVersion11)
@@ -23,7 +23,7 @@ async def openai_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except ApiError as error:
         return _refusal(error)
     except web.HTTPRequestEntityTooLarge:
-        return _refusal(TOO_LARGE)
+        return _refusal(too_large())
     except RequestPayloadError as error:
         return _refusal(ApiError(f"We could not read the body of your request: {error}"))
     except web.HTTPNotFound:

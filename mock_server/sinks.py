@@ -94,6 +94,9 @@ class Stream(Sink):
         """All tokens are out: end the body."""
         await response.write_eof()
 
+    def left(self) -> None:
+        """Nobody waits for this stream any more."""
+
     def open(self) -> None:
         """The headers are out: from now on tokens may follow."""
         early, self._early = self._early, None

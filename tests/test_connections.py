@@ -7,13 +7,17 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp import web
 
+from mock_server.intake import whole_body
+from mock_server.openai import ApiError
 from tests.conftest import MockServer, refused, serving, tokentick
 from tests.test_server import ask, read_all, send, state
 
@@ -187,6 +191,8 @@ def test_connections_without_end_leave_files_for_the_ledger(tmp_path: Path) -> N
         held = [open_to(server) for _ in range(200 - 64 - 1)]
         status, _ = answer_of(open_to(server))
         assert status == 503
+        held[-1].sendall(b"GET /health HTTP/1.1\r\nHost: mock\r\n\r\n")
+        assert held[-1].recv(65536).startswith(b"HTTP/1.1 200")
         assert first.recv(65536).startswith(b"HTTP/1.1 200")
         for connection in (first, *held):
             connection.close()
@@ -196,3 +202,18 @@ def test_connections_without_end_leave_files_for_the_ledger(tmp_path: Path) -> N
         process.wait()
         process.stdout.close()
     assert len((out / "requests.jsonl").read_text().splitlines()) == 1
+
+
+async def test_a_refusal_keeps_nothing_of_the_requests_before() -> None:
+    """Each is an error of its own: one raised anew each time would hold all that it ever refused."""
+
+    class Huge:
+        content_length = 10**9
+
+    lengths = []
+    for _ in range(3):
+        try:
+            await whole_body(cast(web.Request, Huge()), 1.0)
+        except ApiError as error:
+            lengths.append(len(list(traceback.walk_tb(error.__traceback__))))
+    assert lengths == [lengths[0]] * 3
