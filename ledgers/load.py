@@ -24,7 +24,7 @@ from ledgers.arrivals import PROCESSES, Pacing, Rate, replay, stretch, usual_pro
 from ledgers.columns import Column, Table
 from ledgers.errors import InputError
 from ledgers.formats import HEAD_BYTES, choose_format
-from ledgers.formats.fields import MOST_TOKENS, TraceRow, located, shown
+from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow, located, shown
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
 from ledgers.taken import Taken, time_of
@@ -48,18 +48,19 @@ def load_ledger(
     burstiness: float = 1.0,
     seed: int = 0,
     stages: Profile | None = None,
+    strict: bool = False,
 ) -> Ledger:
     """The ledger of a trace file, or of `toy`.
 
     The first `num_prompts` rows in order of time are taken, then their times are stretched to `request_rate`
     (req/s), or divided by `speed`. An `arrival` process needs a rate or `stages`, and replaces the times that
     a file may have; rows that would come after the stages are left out. Rows of a trace that have no tokens
-    are left out. Requests without an id are numbered in order of the file. InputError says what in the file,
-    or in the arguments, cannot be used.
+    are left out; `strict` refuses them. Requests without an id are numbered in order of the file. InputError
+    says what in the file, or in the arguments, cannot be used.
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
     with _opened(source) as file:
-        intake = _Intake(source, choose_format(file, source, trace_format).read(file, source))
+        intake = _Intake(source, choose_format(file, source, trace_format).read(file, source), strict)
         taken = Taken(num_prompts)
         for number, row in intake:
             taken.add(number, row)
@@ -157,16 +158,18 @@ class _WholeReads(FileIO):
 
 
 class _Intake:
-    """Passes rows on as they stream by, numbered from 1; leaves out those without tokens.
+    """Passes rows on as they stream by, numbered from 1; leaves out those that cannot be replayed.
 
-    InputError if an id comes twice, or a row gives an id or a time and the one before does not.
+    InputError if an id comes twice, or a row gives an id or a time and the one before does not; if `strict`,
+    also for what would be left out.
     """
 
-    def __init__(self, source: str, rows: Iterable[TraceRow]) -> None:
+    def __init__(self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool) -> None:
         self.count = 0
         self._source = source
         self._rows = rows
-        self._skipped: Counter[str] = Counter()
+        self._strict = strict
+        self.skipped: Counter[str] = Counter()
         self._out_of_order = 0
         self._beyond = 0
         self._line_of_id: dict[str, int] = {}
@@ -174,8 +177,8 @@ class _Intake:
     def __iter__(self) -> Iterator[Numbered]:
         before = None
         for row in self._rows:
-            if not (row.prompt_tokens and row.output_tokens):
-                self._skipped["output" if row.prompt_tokens else "prompt"] += 1
+            if isinstance(row, Skipped) or not (row.prompt_tokens and row.output_tokens):
+                self._skip(row)
                 continue
             self._check_id(row)
             if before is not None:
@@ -186,7 +189,7 @@ class _Intake:
             yield self.count, self._within_prompt(row)
 
     def notes(self) -> list[str]:
-        notes = [f"{_rows(count)} without {kind} tokens left out" for kind, count in self._skipped.items()]
+        notes = [f"{_rows(count)} left out: {reason}" for reason, count in self.skipped.items()]
         if self._out_of_order:
             notes.append(f"{_rows(self._out_of_order)} out of time order (before the row above): sorted")
         if self._beyond:
@@ -194,6 +197,15 @@ class _Intake:
                 f"{_rows(self._beyond)} with more hash_ids than the prompt has blocks: those left out"
             )
         return notes
+
+    def _skip(self, row: TraceRow | Skipped) -> None:
+        if isinstance(row, Skipped):
+            reason = row.reason
+        else:
+            reason = "no output tokens" if row.prompt_tokens else "no prompt tokens"
+        if self._strict:
+            raise located(self._source, row.line, reason)
+        self.skipped[reason] += 1
 
     def _within_prompt(self, row: TraceRow) -> TraceRow:
         if row.hash_ids is None or row.block_tokens is None:

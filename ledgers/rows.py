@@ -47,7 +47,8 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
 
     A planned ledger's own, which results do not repeat: `prompt`, the text to send; `prefix`, a label that
     says which prompts begin alike, for `prefix_tokens` of their tokens; `hash_ids`, labels for the prompt's
-    consecutive blocks of `block_tokens` tokens, equal where the content is.
+    consecutive blocks of `block_tokens` tokens, equal where the content is. With `think_ns` a turn waits for
+    the end of its session's turn before, and so much longer; its planned arrival is the earliest possible.
 
     `retry_of` is the id of the request of which this row is a further attempt. `due_ns` is when the run let
     the request go, where that was not at its intended arrival: a place under a cap had to come free, or a
@@ -67,6 +68,7 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     class_: str | None = None
     session: str | None = None
     turn: int | None = None
+    think_ns: int | None = None
     prompt_tokens: int
     output_tokens: int
     prompt: str | None = None

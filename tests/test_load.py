@@ -156,11 +156,13 @@ def test_rows_of_a_trace_without_tokens_are_left_out_and_counted(write: Callable
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,374,0\n2023-11-16 18:00:01,374,44\n"
         "2023-11-16 18:00:03,0,4\n2023-11-16 18:00:04,3,\n2023-11-16 18:00:05,3,1"
     )
+    with pytest.raises(InputError, match="line 2: no output tokens"):
+        load_ledger(source, strict=True)
     ledger = load_ledger(source)
     assert arrivals_of(ledger) == [0, 4 * S]
     assert ledger.notes[:2] == [
-        "2 rows without output tokens left out",
-        "1 row without prompt tokens left out",
+        "2 rows left out: no output tokens",
+        "1 row left out: no prompt tokens",
     ]
 
 
@@ -301,7 +303,7 @@ def test_made_requests_arrive_like_those_of_vllms_benchmark() -> None:
         ("arrival_s,prompt_tokens,output_tokens\n", "no request in it"),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,374,0\n",
-            "no request in it: 1 row without output tokens left out",
+            "no request in it: 1 row left out: no output tokens",
         ),
         (native(["0", "1e19"]), "its last request would arrive later than 1,000,000,000 s"),
     ],

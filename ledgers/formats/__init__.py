@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ledgers.errors import InputError
 from ledgers.formats import azure, mooncake, native
-from ledgers.formats.fields import BOM, TraceRow, first_line, shown
+from ledgers.formats.fields import BOM, Skipped, TraceRow, first_line, shown
 
 HEAD_BYTES = 1 << 20
 
@@ -21,7 +21,7 @@ class Format(Protocol):
     def detects(self, head: bytes) -> bool:
         """Whether the first bytes of a file, at least its first line, are in this format."""
 
-    def read(self, file: BufferedReader, source: str) -> Iterator[TraceRow]:
+    def read(self, file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
         """The rows of a file, one by one, in constant memory. InputError naming `source` and line if bad."""
 
 

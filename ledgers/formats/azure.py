@@ -13,7 +13,7 @@ from fractions import Fraction
 from io import BufferedReader
 
 from ledgers.formats import fields
-from ledgers.formats.fields import TraceRow
+from ledgers.formats.fields import Skipped, TraceRow
 from ledgers.units import NS_PER_S
 
 name = "azure"
@@ -29,7 +29,7 @@ def detects(head: bytes) -> bool:
     return set(COLUMNS) <= set(fields.columns(fields.first_line(head)))
 
 
-def read(file: BufferedReader, source: str) -> Iterator[TraceRow]:
+def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
     return fields.parsed(fields.csv_records(file, source, needed=COLUMNS), _row, source)
 
 

@@ -43,7 +43,8 @@ class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "cla
     `time_ns` is exact, in the file's own origin; `at` is the time of a shape without a unit. A row has one of
     them, or neither when the file gives lengths alone. Zero tokens mean that the trace has none for the row.
     The fields from `prompt` on are those of a planned row, but for `counted_otherwise`: whether the text of
-    the prompt has another length than `prompt_tokens` by the mock's own count.
+    the prompt has another length than `prompt_tokens` by the mock's own count. `think_ns` is how long a turn
+    follows the end of its session's turn before, where the trace knows it.
     """
 
     line: int
@@ -55,6 +56,7 @@ class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "cla
     class_: str | None = None
     session: str | None = None
     turn: int | None = None
+    think_ns: int | None = None
     prompt: str | None = None
     counted_otherwise: bool = False
     prefix: str | None = None
@@ -63,14 +65,21 @@ class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "cla
     block_tokens: int | None = None
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """A record that is no request to replay, and why, in a few words that many records share."""
+
+    line: int
+    reason: str
+
+
 def located(source: str, line: int, problem: object) -> InputError:
     """The one line a user is told about a line of a file."""
     return InputError(f"{source}: line {line}: {problem}")
 
 
 def parsed(
-    records: Iterable[tuple[int, T]], parse: Callable[[int, T], TraceRow], source: str
-) -> Iterator[TraceRow]:
+    records: Iterable[tuple[int, T]], parse: Callable[[int, T], TraceRow | Skipped], source: str
+) -> Iterator[TraceRow | Skipped]:
     """The rows of records; a ValueError of `parse` becomes an InputError with file and line."""
     for line, record in records:
         try:

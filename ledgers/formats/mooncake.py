@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ledgers.formats import fields
-from ledgers.formats.fields import TraceRow
+from ledgers.formats.fields import Skipped, TraceRow
 
 name = "mooncake"
 MS_PER_S = 1000
@@ -35,7 +35,7 @@ def detects(head: bytes) -> bool:
     return known and '"chat_id"' not in line  # Bailian's traces look alike, but count in seconds
 
 
-def read(file: BufferedReader, source: str) -> Iterator[TraceRow]:
+def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
     return fields.parsed(fields.json_records(file, source, Record), _row, source)
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ledgers.formats import fields
-from ledgers.formats.fields import TraceRow
+from ledgers.formats.fields import Skipped, TraceRow
 from ledgers.rows import RequestRow, encode
 from ledgers.units import ceil_div, seconds
 from ledgers.vocabulary import count_tokens
@@ -37,7 +37,7 @@ def detects(head: bytes) -> bool:
     return not set(LENGTHS).isdisjoint(fields.columns(line))
 
 
-def read(file: BufferedReader, source: str) -> Iterator[TraceRow]:
+def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
     return fields.parsed(_records(file, source), _row, source)
 
 
