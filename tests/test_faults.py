@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from ledgers.errors import InputError
-from ledgers.rows import Outcome, RequestRow
+from ledgers.rows import Outcome, RequestRow, Ticks
 from ledgers.settings import Hardware, SchedulerSettings
 from mock_server.engine import Job
 from mock_server.fault_choice import FaultChoice, FaultSettings, Planned, fault_settings, load_plan
 from mock_server.faults import parse_fault, settle
+from mock_server.metrics import finish_reason
 from reports.agreement import compare
 from tests.test_agreement import inputs
 from tests.test_engine import TICK_NS, Client, World
@@ -206,6 +207,28 @@ def test_the_outcome_is_what_the_client_saw(
     settle(row)
     assert row.outcome == seen
     assert (row.error is None) == (seen == scheduled)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fault", "scheduled", "reason"),
+    [
+        ("completed", None, True, "length"),
+        ("cancelled", None, True, "abort"),  # in the queue, too
+        ("unfinished", None, True, "abort"),
+        ("truncated", "cut:after=0", True, "error"),
+        ("stream_error", "error-event:after=2", True, "error"),
+        ("rejected", None, True, None),
+        ("http_error", "http-500", False, None),
+        ("truncated", "script:x", False, None),
+    ],
+)
+def test_who_was_in_the_queue_is_counted_by_the_reason_of_its_end(
+    outcome: Outcome, fault: str | None, scheduled: bool, reason: str | None
+) -> None:
+    """As the metrics' page has it, also where no token had come."""
+    row = RequestRow(id="S1", prompt_tokens=1, output_tokens=5, tokens=0, fault=fault, outcome=outcome)
+    row.ticks = Ticks(received=3) if scheduled else None
+    assert finish_reason(row) == reason
 
 
 SETUP = SchedulerSettings(policy="immediate", max_batch=1, max_wait_ns=0, hardware=Hardware())

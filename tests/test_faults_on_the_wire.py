@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -21,8 +22,8 @@ from mock_server.simulate import served_inputs, simulate
 from reports.schedule import compare_schedule
 from reports.sides import Side
 from tests.conftest import MockServer, json_lines, serving, tokentick
+from tests.test_server import ask, wait_until
 from tests.test_server import state as server_state
-from tests.test_server import wait_until
 
 TICK_S = 0.01
 
@@ -242,7 +243,8 @@ def test_answers_in_one_piece_have_their_faults_too(faulty: MockServer) -> None:
 
 
 def test_a_fault_after_more_tokens_than_there_are_does_not_strike(faulty: MockServer) -> None:
-    """The answer is whole and in time, streamed or not, and the row names no fault."""
+    """The answer is whole and in time, streamed or not; neither its row nor a counter names the fault."""
+    before = faults_counted(faulty)
     for stream in (True, False):
         for kind in (
             "cut:after=3",
@@ -256,6 +258,16 @@ def test_a_fault_after_more_tokens_than_there_are_does_not_strike(faulty: MockSe
             assert answer.body.endswith(b"data: [DONE]\n\n") or json.loads(answer.body)["choices"]
             row = row_of(faulty, id)
             assert (row["outcome"], row["fault"]) == ("completed", None)
+    assert faults_counted(faulty) == before
+    request(faulty, "cut:after=3", {"max_tokens": 4}, "counted")
+    row_of(faulty, "counted")
+    assert faults_counted(faulty) == {**before, "cut": before.get("cut", 0) + 1}
+
+
+def faults_counted(server: MockServer) -> dict[str, float]:
+    text = ask(server, "GET", "/metrics")[1].decode()
+    found = re.findall(r'^tokentick_faults_total\{.*fault="([^"]*)".*\} (.*)$', text, re.MULTILINE)
+    return {kind: float(count) for kind, count in found}
 
 
 def test_a_header_that_names_no_fault_is_refused(faulty: MockServer) -> None:
