@@ -6,6 +6,8 @@ import http.client
 import json
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -73,8 +75,48 @@ def test_what_is_owed_after_the_last_token_is_still_sent(tmp_path: Path, stream:
     assert body.endswith(b"data: [DONE]\n\n") if stream else json.loads(body)["choices"]
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_slow_reader_still_gets_its_answer(tmp_path: Path, stream: bool) -> None:
+    """What it has not taken when its last token was written, it can take within the grace."""
+    with serving(tmp_path / "served", "--tick=0.01", "--grace=20") as server:
+        body = {"model": "m" * 8_000_000, "prompt": "time", "max_tokens": 1, "stream": stream}
+        client = send(server, body, version="1.0")
+        wait_until(lambda: (server.out / "requests.jsonl").read_text())
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        answer = read_all(client)
+        assert server.process.wait(20) == 0
+    assert len(answer) > 8_000_000
+    assert answer.endswith(b"data: [DONE]\n\n" if stream else b"}")
+
+
+BROKEN = """
+import mock_server.scheduler, tokentick
+step = mock_server.scheduler.Scheduler.step
+def broken(self, tick, *what):
+    if tick == 3:
+        raise ZeroDivisionError("in tick 3")
+    return step(self, tick, *what)
+mock_server.scheduler.Scheduler.step = broken
+tokentick.main()
+"""
+
+
+def test_a_tick_that_fails_ends_the_server(tmp_path: Path) -> None:
+    """Not with exit code 0, and with what went wrong; a server that never ticks again would be worse."""
+    command = [sys.executable, "-c", BROKEN, "serve", "--port=0", "--json", "--tick=0.01"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        server = MockServer(json.loads(process.stdout.readline())["url"], process, tmp_path)
+        client = send(server, {"prompt": "time", "max_tokens": 60, "stream": True})
+        _, errors = process.communicate(timeout=20)
+        client.close()
+    assert process.returncode == 1
+    assert "ZeroDivisionError: in tick 3" in errors
+
+
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
-    """Of an endless stream and of a stall, each with a row."""
+    """It is over at once, grace or not, and the directory is complete."""
     with serving(tmp_path / "served", "--tick=0.01", "--grace=600", "--hardware=medium") as server:
         endless = send(server, {"prompt": "time", "max_tokens": 60_000, "stream": True})
         wait_until(lambda: state(server)["in_flight"] == 1)
