@@ -117,14 +117,14 @@ class Exposition:
         for name, text, label, counts in (
             (
                 "vllm:request_success",
-                "Requests that ended after their admission, by how.",
+                "Requests that were let into the queue and have ended, by how.",
                 "finished_reason",
                 metrics.finished,
             ),
             ("tokentick_requests", "Rows of the served ledger, by outcome.", "outcome", metrics.outcomes),
             (
                 "tokentick_faults",
-                "Requests that got a fault on demand, by its kind.",
+                "Requests that a fault on demand struck, by its kind.",
                 "fault",
                 metrics.faults,
             ),

@@ -83,17 +83,20 @@ async def serve(
         hand_over,
         on_row=add_row,
         on_tick=on_tick,
+        on_anchor=lambda anchor_ns: ledger.anchored(anchor_ns, time.monotonic_ns()),
         meter=metrics,
         record_tokens=options.record_tokens,
         record_events=options.record_events,
     )
-    ticker = Ticker(engine)
+    ticker = Ticker(engine, shutdown.fail)
     choice = FaultChoice(options.faults, options.scripts)
     control = Control(choice, options.scripts, partial(ledger.note, "faults"))
-    generator = Generator(engine, ledger, ticker, control, options)
+    generator = Generator(engine, ticker, control, options)
     server = Server(engine, ledger, generator, metrics, control, options)
+    application = server.application()
+    application.middlewares.insert(0, shutdown.refuse_newcomers)
     runner = web.AppRunner(
-        server.application(),
+        application,
         handler_cancellation=True,  # a client that leaves gives up its place, queued or not
         shutdown_timeout=0.5,
     )
@@ -117,7 +120,7 @@ async def serve(
         with few_collections():
             await shutdown.asked.wait()
             connections.close()
-            await shutdown.drain(lambda: engine.idle, options.grace_s)
+            await shutdown.drain(lambda: engine.idle and not generator.open_count, options.grace_s)
     finally:
         ticker.stop()
         engine.abandon()
