@@ -35,7 +35,6 @@ from mock_server.sinks import hand_over
 from mock_server.ticker import Ticker
 
 BACKLOG = 4_096
-KEEPALIVE_S = 75.0  # as long as is usual
 SWITCH_S = 0.0005  # a tick waits so long for a thread that works, in place of Python's 5 ms
 
 
@@ -114,7 +113,7 @@ async def serve(
         before_each=ticker.check,
         counts=counts,
         access_log=None,
-        keepalive_timeout=KEEPALIVE_S,
+        keepalive_timeout=options.keep_alive_s,
         lingering_time=1.0,
     )
     logging.getLogger("aiohttp.server").addFilter(lambda record: not _clients_fault(record))

@@ -260,15 +260,22 @@ def test_a_reset_forgets_where_the_old_grid_began(one_slot: MockServer) -> None:
     assert Run(one_slot.out).info.clock.t0_monotonic_ns is None
 
 
-def test_a_request_id_that_is_no_text_harms_nobody(server: MockServer) -> None:
-    """Its bytes are replaced in the row and in the echo; the server goes on."""
+@pytest.mark.parametrize(
+    ("id", "status"), [(b"\xff\xfe", b"400"), ("Größe-模".encode(), b"200"), (b"mine-1", b"200")]
+)
+def test_a_request_id_comes_back_as_it_was_or_is_refused(
+    server: MockServer, id: bytes, status: bytes
+) -> None:
+    """What is not UTF-8 has no place in a row, which is JSON, and is not changed into something else."""
     where = urlsplit(server.url)
     body = b'{"prompt": "time", "max_tokens": 1}'
-    head = b"POST /v1/completions HTTP/1.0\r\nX-Request-Id: \xff\xfe\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.0\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n"
     with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
-        connection.sendall(head % len(body) + body)
-        assert b" 200 OK" in connection.recv(4096)
-    assert ask(server, "GET", "/health")[0] == 200
+        connection.sendall(head % (id, len(body)) + body)
+        answer = connection.recv(4096)
+    assert answer.split()[1] == status
+    assert (b"X-Request-Id: " + id + b"\r\n" in answer) is (status == b"200")
+    assert (b"X-Request-Id" in answer.partition(b"\r\n\r\n")[2]) is (status == b"400")
 
 
 def test_sigterm_ends_within_the_grace_and_keeps_a_row_for_what_was_cut(tmp_path: Path) -> None:
