@@ -28,6 +28,7 @@ from ledgers.traffic import Traffic
 from ledgers.units import NS_PER_S
 
 SCHEMA = 1
+SERVER_METRICS_FILE = "server_metrics.jsonl"
 Kind = Literal["simulated", "served", "measured"]
 T = TypeVar("T")
 
@@ -280,7 +281,7 @@ class Run:
         return self._lines("health.jsonl", _health_decoder.decode)
 
     def server_metrics(self) -> Iterator[ServerSample]:
-        return self._lines("server_metrics.jsonl", _server_decoder.decode)
+        return self._lines(SERVER_METRICS_FILE, _server_decoder.decode)
 
     @staticmethod
     def _read_info(path: Path) -> RunInfo:

@@ -200,9 +200,12 @@ def _config(
 
 
 def _scrape(options: dict[str, Any], target: Target, headers: dict[str, str]) -> Scrape | None:
+    interval = options["scrape_interval"]
+    if options["scrape"] is None and interval is not None:
+        raise InputError("--scrape-interval: means nothing without --scrape")
     if options["scrape"] is None:
         return None
-    return parse_scrape(options["scrape"], float(options["scrape_interval"]), target, headers)
+    return parse_scrape(options["scrape"], float(interval or 1), target, headers)
 
 
 def _rules(options: dict[str, Any], window: WindowSettings) -> Rules:

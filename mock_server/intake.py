@@ -89,8 +89,12 @@ def _string_end(body: bytes, quote: int) -> int:
 
 
 def request_id(request: web.Request) -> str | None:
-    """ApiError if it is no text, for it could be neither echoed nor written down."""
-    return header(request, "X-Request-Id")
+    """ApiError if it is not UTF-8: it could be neither echoed nor written down."""
+    text = request.headers.get("X-Request-Id")
+    try:
+        return text if text and text.encode() else None
+    except UnicodeEncodeError:
+        raise ApiError("the X-Request-Id is not UTF-8", code="invalid_request_id") from None
 
 
 def traffic_class(request: web.Request) -> str | None:
@@ -99,12 +103,6 @@ def traffic_class(request: web.Request) -> str | None:
 
 
 def header(request: web.Request, name: str) -> str | None:
-    """What the client says there. ApiError if it is not UTF-8."""
+    """What the client says there; bytes that are no text are replaced, for rows are JSON."""
     text = request.headers.get(name)
-    if not text:
-        return None
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ApiError(f"the header {name} is not UTF-8", param=name, code="invalid_header") from None
-    return text
+    return text.encode("utf-8", "replace").decode() if text else None

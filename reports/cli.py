@@ -27,6 +27,7 @@ from ledgers.options import (
 from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.rundir import Run, default_path, make_empty, write_json
+from ledgers.settings import SchedulerSettings
 from ledgers.units import NS_PER_S, to_ns
 from mock_server.policies import POLICIES
 from reports.agree import Replay, overall
@@ -74,8 +75,7 @@ def agree(**options: Any) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
     ledger = ledger_from(options, default="toy")
     window = window_from(options)
-    policies = _every_policy(options) if options["policy"] == "all" else [options["policy"]]
-    settings = [scheduler_from({**options, "policy": policy}) for policy in policies]
+    settings = _settings_of_all(options) if options["policy"] == "all" else [scheduler_from(options)]
     out = make_empty(options["out"] or default_path("agree", ledger.name))
     limit_ns = to_ns(options["stall_limit"])
     tell = _teller(silent=options["quiet"] or options["as_json"])
@@ -103,9 +103,12 @@ def agree(**options: Any) -> int:
     return EXIT_CODES[verdict]
 
 
-def _every_policy(options: dict[str, Any]) -> list[str]:
+def _settings_of_all(options: dict[str, Any]) -> list[SchedulerSettings]:
     """Without a file of classes, there is one class, and that is continuous once more."""
-    return [policy for policy in POLICIES if policy != "classes" or options["classes"]]
+    classes = options["classes"]
+    apart = [scheduler_from({**options, "policy": "classes"})] if classes else []
+    others = [policy for policy in POLICIES if policy != "classes"]
+    return [scheduler_from({**options, "policy": policy, "classes": None}) for policy in others] + apart
 
 
 def _result(replay: Replay) -> PolicyResult:
