@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -143,12 +143,16 @@ def default_path(kind: str, ledger_name: str) -> Path:
 
 
 class Finished(NamedTuple):
-    """What a command that made a run directory hands to the front door, which shows it."""
+    """What a command that made a run directory hands to the front door, which shows it.
+
+    `said`: notes of the run that stand on stderr already.
+    """
 
     path: Path
     exit_code: int = 0
     as_json: bool = False
     quiet: bool = False
+    said: Sequence[str] = ()
 
 
 def utc_now() -> str:

@@ -86,7 +86,7 @@ def run(**options: Any) -> Finished:
     result = _run_loop(plan)
     summary = write_summary(plan.out)
     code = _exit_code(result, summary)
-    return Finished(plan.out, code, as_json=options["as_json"], quiet=options["quiet"])
+    return Finished(plan.out, code, as_json=options["as_json"], quiet=options["quiet"], said=result.notes)
 
 
 def _run_loop(plan: Plan) -> Result:

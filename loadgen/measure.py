@@ -42,11 +42,12 @@ _START_LEAD_NS = 20 * NS_PER_MS
 
 
 class Result(msgspec.Struct):
-    """How the run went, beyond its rows."""
+    """How the run went, beyond its rows, and what was noted before it began."""
 
     interrupted: bool
     completed: int
     unanswered: int
+    notes: list[str]
 
 
 async def measure(plan: Plan, crew: Crew | None = None) -> Result:
@@ -155,7 +156,8 @@ async def _replay(
 ) -> Result:
     rows = plan.ledger.rows
     said = scraper.notes if scraper is not None else []
-    for note in (*plan.ledger.notes, *found.notes, *said):
+    notes = [*plan.ledger.notes, *found.notes, *said]
+    for note in notes:
         plan.show(f"note: {note}")
     info = _info(plan, transport, found)
     info.notes += said
@@ -196,7 +198,7 @@ async def _replay(
                 )
                 info.ledger.requests = len(rows) - done.left_out
             writer.close(complete=complete, interrupted=interrupts.count > 0)
-    return Result(interrupts.count > 0, log.outcomes["completed"], log.unanswered)
+    return Result(interrupts.count > 0, log.outcomes["completed"], log.unanswered, notes)
 
 
 class _Start:

@@ -123,7 +123,9 @@ def advice(refusal: Refusal, asked: Asked) -> str | None:
     if 300 <= status < 400:
         where = f" to {asked.location}" if asked.location else ""
         return f"it redirects{where}: give the new place as --base-url"
-    if status in (404, 405, *_NOT_SPOKEN):
+    if status in _NOT_SPOKEN:
+        return "does this server serve language models? see --base-url, --endpoint"
+    if status in (404, 405):
         return _about_model(refusal, asked) or "is the path right? see --base-url, --endpoint, --api"
     if 400 <= status < 500 and status not in _MAY_PASS:
         extra = ", --extra-body" if asked.extra_body else ""

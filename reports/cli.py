@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from ledgers.calibration import PATTERNS
-from ledgers.calibration_file import save
+from ledgers.calibration import Calibration
+from ledgers.calibration_file import calibration_file, load, save
 from ledgers.formats.fields import shown
 from ledgers.options import (
     ledger_from,
@@ -38,7 +38,7 @@ from reports.calibrate import calibrate as run_calibration
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
 from reports.show import ROWS_SHOWN, read_summary, say
-from reports.text import request_table
+from reports.text import request_table, wrapped
 
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
 LADDER, QUICK_LADDER = (1, 10, 30, 100, 300, 1_000, 2_000), (1, 30, 300)
@@ -80,7 +80,7 @@ def agree(**options: Any) -> int:
     limit_ns = to_ns(options["stall_limit"])
     tell = _teller(silent=options["quiet"] or options["as_json"])
     for note in ledger.notes:
-        tell(f"note: {note}")
+        tell("\n".join(wrapped(f"note: {note}")))
     results = []
     span_s = (ledger.rows[-1].arrival_ns or 0) / NS_PER_S
     for setting in settings:
@@ -208,8 +208,19 @@ def calibrate(**options: Any) -> int:
         click.echo(encode(calibration))
     else:
         say(calibration_answer(calibration) if options["quiet"] else calibration_text(calibration))
-    if not all(map(calibration.usable, PATTERNS)):
+    if not calibration.most_streams:
         tell("not saved: one of the patterns has no load at which the client was what was tried")
         return INCONCLUSIVE
-    tell(f"saved: {save(calibration)}")
+    tell("\n".join(wrapped(save_widest(calibration, ladder[-1]))))
     return 0
+
+
+def save_widest(calibration: Calibration, tried_streams: int) -> str:
+    """Save it, unless it was not to go as far as the one that is there; what became of it."""
+    there, _ = load(calibration.machine.event_loop)
+    if there is None:
+        return f"saved: {save(calibration)}"
+    other = f"the one of {there.calibrated_at[:10]}, up to {there.most_streams:,} streams"
+    if tried_streams < there.most_streams:
+        return f"not saved: {other}, is kept (remove {calibration_file()} to have this one)"
+    return f"saved: {save(calibration)}, in place of {other}"
