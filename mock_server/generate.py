@@ -13,7 +13,7 @@ from mock_server.control import Control
 from mock_server.engine import Engine, Job
 from mock_server.faults import Fault
 from mock_server.faulty import Faulty, FaultyAnswer, FaultyEncoder, FaultyStream, http_error, told
-from mock_server.intake import beside, header, read_beside, request_id, traffic_class, whole_body
+from mock_server.intake import header, read_beside, request_id, traffic_class, whole_body
 from mock_server.openai import Api, ApiError, Generation, parse, queue_full, too_long, whole_response
 from mock_server.refusals import Handler
 from mock_server.scripts import play
@@ -28,8 +28,6 @@ _STREAM_HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
-
-_MANY_TOKENS = 2_000  # their text takes a good part of a millisecond
 
 
 class Generator:
@@ -174,12 +172,7 @@ class Generator:
         finally:
             self._leave(job)
         turn, end = generation.reasoning_tokens, generation.output_tokens
-
-        def build() -> bytes:
-            asked = told(generation, fault)
-            return whole_response(asked, id, int(time.time()), words(0, turn), words(turn, end))
-
-        body = await beside(build, large=end > _MANY_TOKENS)
+        body = whole_response(told(generation, fault), id, int(time.time()), words(0, turn), words(turn, end))
         response = web.Response(body=body, content_type="application/json", headers=headers)
         return await answer.finish(request, response)
 

@@ -46,20 +46,19 @@ async def whole_body(request: web.Request, timeout_s: float, most_bytes: int = M
     return body
 
 
-async def beside(work: Callable[[], _Result], *, large: bool) -> _Result:
-    """Work that takes long is done beside the ticks, so that they go on."""
-    return await asyncio.to_thread(work) if large else work()
-
-
 async def read_beside(body: bytes, read: Callable[[bytes], _Result]) -> _Result:
-    """What a body says. ApiError if it has too many items."""
+    """What a body says; a large one is read beside the ticks, so that they go on.
+
+    ApiError if it has too many items.
+    """
+    if len(body) <= LARGE_BODY_BYTES:
+        return read(body)
 
     def bounded() -> _Result:
         refuse_too_many_items(body)
         return read(body)
 
-    large = len(body) > LARGE_BODY_BYTES
-    return await beside(bounded if large else lambda: read(body), large=large)
+    return await asyncio.to_thread(bounded)
 
 
 def refuse_too_many_items(body: bytes) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ledgers import vocabulary
 from mock_server import intake
 from mock_server.openai import ApiError
+from mock_server.sse import words
 from tests.conftest import MockServer, json_lines, serving
 from tests.test_server import ask, read_all, send, state, wait_until
 
@@ -109,3 +110,10 @@ def test_what_is_never_long_has_a_smaller_limit(server: MockServer, path: str, m
     assert status == 413
     assert ("64 KiB" if most < MIB else "1 MiB") in answer["error"]["message"]
     assert ask(server, "POST", path, b" " * most)[0] == 400
+
+
+@given(st.integers(0, 3_000), st.integers(0, 3_000))
+def test_the_text_of_an_answer_goes_round_the_vocabulary(first: int, count: int) -> None:
+    """Put together from whole rounds: a long one costs no more than its bytes."""
+    told = [vocabulary.WORDS[index % len(vocabulary.WORDS)] for index in range(first, first + count)]
+    assert words(first, first + count) == ("" if first == 0 or not count else " ") + " ".join(told)
