@@ -11,6 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,16 @@ def wait_until(condition: Any, seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
-def send(server: MockServer, body: dict[str, Any], version: str = "1.1") -> socket.socket:
+def send(
+    server: MockServer, body: dict[str, Any], version: str = "1.1", headers: Mapping[str, str] | None = None
+) -> socket.socket:
     """A request on a connection of its own; the answer is the caller's to read."""
     where = urlsplit(server.url)
     data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/{version}\r\nHost: mock\r\nContent-Length: {len(data)}\r\n\r\n"
+    fields = {"Host": "mock", "Content-Length": str(len(data)), **(headers or {})}
+    lines = [f"POST /v1/completions HTTP/{version}", *map(": ".join, fields.items())]
     connection = socket.create_connection((where.hostname, where.port), timeout=20)
-    connection.sendall(head.encode() + data)
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + data)
     return connection
 
 
@@ -201,6 +205,10 @@ def test_a_reader_that_stops_does_not_stop_the_others(tmp_path: Path) -> None:
         assert answer.endswith(b"data: [DONE]\n\n")
         wait_until(lambda: state(server)["cut_off"] == 1, seconds=60)
         wait_until(lambda: state(server)["idle"])
+        assert (
+            b'tokentick_cut_off_total{engine="0",model_name="tokentick-mock"} 1.0'
+            in (ask(server, "GET", "/metrics")[1])
+        )
         stuck.close()
         assert server.stop() == 0
     rows = {row["outcome"]: row for row in json_lines(tmp_path / "served" / "requests.jsonl")}
