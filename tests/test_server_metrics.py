@@ -295,7 +295,7 @@ def test_tokens_of_one_chunk_are_no_time_apart(tmp_path: Path) -> None:
 
 
 def test_faults_and_failures_are_those_of_the_served_ledger(tmp_path: Path) -> None:
-    """By kind, whatever their parameters; what a fault broke off ended in an error, what it refused did not."""
+    """By kind, whatever their parameters; what a fault broke off ended in an error, a refusal did not."""
     words = [
         "error-event:after=2",
         "error-event:after=1",
