@@ -36,17 +36,16 @@ class Server:
         generator: Generator,
         metrics: Metrics,
         control: Control,
-        connections: ConnectionCounts,
         options: ServeOptions,
     ) -> None:
         self.engine = engine
         self.ledger = ledger
         self.generator = generator
+        self.connections = ConnectionCounts()
         self.exposition = Exposition(
-            engine, metrics, options.model, lambda: generator.cut_off_count, connections
+            engine, metrics, options.model, lambda: generator.cut_off_count, self.connections
         )
         self.control = control
-        self.connections = connections
         self.options = options
         self.started_s = int(time.time())
 

@@ -20,7 +20,7 @@ from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
 from ledgers.units import NS_PER_MS
 from mock_server.api import Server
-from mock_server.connections import ConnectionCounts, Connections
+from mock_server.connections import Connections
 from mock_server.control import Control
 from mock_server.engine import Engine
 from mock_server.fault_choice import FaultChoice
@@ -94,8 +94,7 @@ async def serve(
     choice = FaultChoice(options.faults, options.scripts)
     control = Control(choice, options.scripts, partial(ledger.note, "faults"))
     generator = Generator(engine, ledger, ticker, control, options)
-    counts = ConnectionCounts()
-    server = Server(engine, ledger, generator, metrics, control, counts, options)
+    server = Server(engine, ledger, generator, metrics, control, options)
     runner = web.AppRunner(
         server.application(),
         handler_cancellation=True,  # a client that leaves gives up its place, queued or not
@@ -111,7 +110,7 @@ async def serve(
         most=options.max_connections,
         request_timeout_s=options.request_timeout_s,
         before_each=ticker.check,
-        counts=counts,
+        counts=server.connections,
         access_log=None,
         keepalive_timeout=options.keep_alive_s,
         lingering_time=1.0,
