@@ -7,6 +7,7 @@ pieces put together. What each event says anew (the role, usage so far) is encod
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -20,6 +21,8 @@ MARK = "\0"  # where a token's text goes
 _TEXTS = tuple(f" {word}".encode() for word in WORDS)
 _COUNT = len(_TEXTS)
 _LONGEST = max(map(len, _TEXTS))
+_TWICE_ROUND = b"".join(_TEXTS * 2).decode()
+_PLACES = (0, *accumulate(map(len, _TEXTS * 2)))  # where each word begins there
 
 
 class Style(msgspec.Struct, frozen=True):
@@ -35,7 +38,9 @@ PLAIN = Style()
 
 def words(first: int, end: int) -> str:
     """The text of output tokens `first` to `end`. Every one but the very first begins with a blank."""
-    text = "".join(f" {WORDS[index % _COUNT]}" for index in range(first, end))
+    start, (rounds, rest) = first % _COUNT, divmod(end - first, _COUNT)
+    at, once_round, text_end = (_PLACES[start + count] for count in (0, _COUNT, rest))
+    text = _TWICE_ROUND[at:once_round] * rounds + _TWICE_ROUND[at:text_end]
     return text if first else text[1:]
 
 

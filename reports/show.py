@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from reports.server_text import server_text
 from reports.text import request_labels, run_text, tick_lines
 
 ROWS_SHOWN = 40
+_STDOUT, _STDERR = 1, 2
 
 
 @click.command(
@@ -72,7 +74,10 @@ def show(finished: Finished) -> int:
     if finished.as_json:
         click.echo(encode(summary))
     elif not finished.quiet:
-        say(_run_text(Run(finished.path), summary))
+        run = Run(finished.path)
+        if os.path.sameopenfile(_STDOUT, _STDERR):  # one reader of both
+            run.info.notes = [note for note in run.info.notes if note not in finished.said]
+        say(_run_text(run, summary))
         say(f"\nfiles: {finished.path}")
     return finished.exit_code
 

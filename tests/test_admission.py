@@ -206,6 +206,17 @@ def test_an_overloaded_server_and_the_simulator_reject_the_same(tmp_path: Path) 
     assert statuses.count(400) == errors.count("context_length_exceeded")
 
 
+@pytest.mark.parametrize("longest", [4, 1])
+def test_a_ledger_of_which_little_fits_is_agreed_upon(tmp_path: Path, longest: int) -> None:
+    """The first request alone, or none at all: what the server refuses ends neither side."""
+    lines = ["2,2,0", "30,4,0.1", "30,4,0.2"]
+    (tmp_path / "ledger.csv").write_text("\n".join(["prompt_tokens,output_tokens,arrival_s", *lines]) + "\n")
+    answer = agreement(tmp_path, "--tick", "0.02", "--max-model-len", str(longest))
+    found = answer["policies"]["continuous"]
+    assert found["schedule"]["requests_equal"] == found["schedule"]["requests"] == 3
+    assert found["timing"]["outcome_different"] == []
+
+
 def test_classes_are_agreed_upon_from_end_to_end(tmp_path: Path) -> None:
     """The ledger's classes reach the server, and it gives each what the file says: equal in every tick."""
     (tmp_path / "classes.toml").write_text(
@@ -255,4 +266,7 @@ def test_settings_that_cannot_be_used_are_said_in_one_line(tmp_path: Path, comma
     refused(tokentick(*command, *classes, "classes.toml", cwd=tmp_path), 2, "4 slots", "only 3")
     refused(tokentick(*command, *classes, "nothing.toml", cwd=tmp_path), 2, "nothing.toml")
     refused(tokentick(*command, "--max-queue", "0", cwd=tmp_path), 2, "--max-queue")
+    (tmp_path / "classes.toml").write_text("[classes.chat]\npriority = 4\n")
+    elsewhere = ("--policy", "static", "--classes", "classes.toml")
+    refused(tokentick(*command, *elsewhere, cwd=tmp_path), 2, "--classes", "--policy static")
     assert [path.name for path in tmp_path.iterdir()] == ["classes.toml"]

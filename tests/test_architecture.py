@@ -42,7 +42,10 @@ PURE = [
             "fault_choice.py",
             "metrics.py",
             "openai.py",
+            "results.py",
             "sse.py",
+            "tokenize.py",
+            "unsupported.py",
         )
     ),
     *(ROOT / "loadgen" / name for name in CLIENT_CORES),
@@ -62,6 +65,8 @@ PURE = [
             "queueing.py",
             "server_metrics.py",
             "taken.py",
+            "traffic.py",
+            "vocabulary.py",
         )
     ),
     *(
