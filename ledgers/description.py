@@ -121,7 +121,7 @@ class Arrivals:
         return _cv(self.count - 1, self.span, self._squares)
 
     def over_time(self) -> list[tuple[int, float]]:
-        """How many arrive in each of at most PARTS parts, and how many seconds it has: alike but for a bin."""
+        """How many arrive in each of at most PARTS parts, and its seconds: they are alike but for a bin."""
         bins = len(self._bins)
         bounds = [bins * part // min(PARTS, bins) for part in range(min(PARTS, bins) + 1)]
         return [(sum(self._bins[i:j]), (j - i) * self._bin_s) for i, j in pairwise(bounds)]

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import msgspec
 
+from ledgers.errors import InputError
 from ledgers.formats.fields import Skipped, TraceRow, located, shown
 from ledgers.taken import time_of
 from ledgers.units import ceil_div
@@ -24,14 +25,16 @@ class Clock:
     """How the times of rows, in order of the file, go back: rows before the row above, and clocks set back.
 
     A clock is set back where a row falls back over nine tenths of the time since the clock began, or more, or
-    where so many rows in a row stay behind the latest one before them that it was no row that came late.
+    where so many rows in a row stay behind the latest one before them that it was no row that came late. In
+    a file that is in no order at all nothing can be said of clocks.
     """
 
     def __init__(self) -> None:
+        self.rows = 0
         self.out_of_order = 0
         self.first_line: int | None = None
-        self.resets = 0
         self.first_reset_line: int | None = None
+        self._resets = 0
         self._start: Time | None = None
         self._before: Time = 0
         self._latest: Time = 0
@@ -41,6 +44,7 @@ class Clock:
 
     def see(self, time: Time, line: int) -> None:
         """The next row's time."""
+        self.rows += 1
         if self._start is None:
             self._start = self._latest = time
         elif time >= self._latest:
@@ -48,6 +52,11 @@ class Clock:
         else:
             self._see_behind(time, line, self._start)
         self._before = time
+
+    @property
+    def resets(self) -> int:
+        """How often the clock was set back."""
+        return self._resets if 3 * self.out_of_order <= self.rows else 0
 
     def _see_behind(self, time: Time, line: int, start: Time) -> None:
         if not self._behind:
@@ -65,7 +74,7 @@ class Clock:
             self._reset(*self._fell, self._peak)
 
     def _reset(self, start: Time, line: int, latest: Time) -> None:
-        self.resets += 1
+        self._resets += 1
         self.first_reset_line = self.first_reset_line or line
         self._start, self._latest, self._behind = start, latest, 0
 
@@ -88,16 +97,18 @@ class Intake:
         self._line_of_id: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Numbered]:
-        before = None
+        before, alike = None, (False, False, False)
         for row in self._rows:
             if isinstance(row, Skipped) or not (row.prompt_tokens and row.output_tokens):
                 self._skip(row)
                 continue
-            self._check_id(row)
-            if before is not None:
-                self._check_alike(before, row)
+            if row.id is not None:
+                self._check_id(row.id, row.line)
+            gaps = row.id is None, row.time_ns is None, row.at is None
+            if before is not None and gaps != alike:
+                raise self._unlike(before, row)
             self.clock.see(time_of(row), row.line)
-            before = row
+            before, alike = row, gaps
             self.count += 1
             yield self.count, self._within_prompt(row)
 
@@ -109,10 +120,8 @@ class Intake:
             notes.append(f"{_rows(clock.out_of_order)} out of time order ({first}): sorted")
         if clock.resets:
             times = f"{clock.resets} time{'s' * (clock.resets != 1)}"
-            notes.append(
-                f"the clock is set back {times} (first on line {clock.first_reset_line}): "
-                "what comes after is sorted in among what was before"
-            )
+            first = f"as if the clock was set back {times}, the first on line {clock.first_reset_line}"
+            notes.append(f"times fall back {first}: what comes after is sorted in among what was before")
         if self._beyond:
             notes.append(
                 f"{_rows(self._beyond)} with more hash_ids than the prompt has blocks: those left out"
@@ -137,22 +146,21 @@ class Intake:
         self._beyond += 1
         return msgspec.structs.replace(row, hash_ids=row.hash_ids[:blocks])
 
-    def _check_id(self, row: TraceRow) -> None:
-        if row.id is None:
-            return
-        first = self._line_of_id.setdefault(row.id, row.line)
-        if first != row.line:
-            raise located(self._source, row.line, f"id {shown(row.id)} is on line {first} already")
+    def _check_id(self, id: str, line: int) -> None:
+        first = self._line_of_id.setdefault(id, line)
+        if first != line:
+            raise located(self._source, line, f"id {shown(id)} is on line {first} already")
 
-    def _check_alike(self, before: TraceRow, row: TraceRow) -> None:
-        for field, had, has in (
+    def _unlike(self, before: TraceRow, row: TraceRow) -> InputError:
+        """Of two rows, one of which gives what the other does not."""
+        had_and_has = (
             ("id", before.id, row.id),
             ("arrival_s", before.time_ns, row.time_ns),
             ("at", before.at, row.at),
-        ):
-            if (had is None) != (has is None):
-                fault = "missing, but given" if has is None else "given, but missing"
-                raise located(self._source, row.line, f"{field} is {fault} on line {before.line}")
+        )
+        field, has = next((f, has) for f, had, has in had_and_has if (had is None) != (has is None))
+        fault = "missing, but given" if has is None else "given, but missing"
+        return located(self._source, row.line, f"{field} is {fault} on line {before.line}")
 
 
 def _rows(count: int) -> str:

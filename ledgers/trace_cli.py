@@ -87,8 +87,9 @@ def _described(
     with read_trace(source, trace_format) as (name, records):
         intake = Intake(source, records, strict)
         trace = Describer(keep_times=keep_times)
-        if not all(trace.add(row) for _, row in intake):
-            return None
+        for _, row in intake:
+            if not trace.add(row):
+                return None
     trace.finish()
     return trace.description(name, intake), trace
 
