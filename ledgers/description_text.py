@@ -56,15 +56,13 @@ def _times(found: Description) -> str:
     if found.first_time is None:
         return "no arrival times" if found.requests else ""
     first, last = (_time(moment) for moment in (found.first_time, found.last_time))
-    if found.duration_s is None:
-        told = [f"arrivals from {first} to {last}, a shape without a unit"]
-    else:
-        told = [f"arrivals from {first} to {last}: {_seconds(found.duration_s)}"]
-        if found.mean_rate_rps is not None:
-            told.append(f"{found.mean_rate_rps:.4g} req/s on average")
+    unit = "" if found.duration_s is not None else ", a shape without a unit"
+    told = [] if found.duration_s is None else [_seconds(found.duration_s)]
+    if found.mean_rate_rps is not None:
+        told.append(f"{found.mean_rate_rps:.4g} req/s on average")
     if found.cv is not None:
-        told.append(f"gaps with a CV of {found.cv:.3g} (1: as random as Poisson arrivals)")
-    return "\n".join(line for part in told for line in _wrapped(part))
+        told.append(f"gaps with a CV of {found.cv:.3g} (Poisson: 1)")
+    return "\n".join([*_wrapped(f"arrivals from {first} to {last}{unit}"), *_wrapped(", ".join(told))])
 
 
 def _time(moment: str | msgspec.Raw | None) -> str:
@@ -163,10 +161,10 @@ def _demand(demand: Demand, plain: bool) -> str:
 
 def _demand_words(demand: Demand, plain: bool) -> Iterator[str]:
     yield (
-        f"service demand {_seconds(demand.service_demand_s)} of the machine a request: "
-        f"prefill {_seconds(demand.prefill_s)}, decode {_seconds(demand.decode_s)}; "
-        f"it stays {_seconds(demand.residence_s)} or longer"
+        f"service demand {_seconds(demand.service_demand_s)} a request: "
+        f"prefill {_seconds(demand.prefill_s)}, decode {_seconds(demand.decode_s)}"
     )
+    yield f"a request stays {_seconds(demand.residence_s)} on average, or longer where it has to wait"
     if demand.too_large:
         yield f"{_requests(demand.too_large)} too large for the KV budget: will be rejected"
     if demand.rho_prefill is None or demand.rho_decode is None:
