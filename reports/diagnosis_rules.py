@@ -61,7 +61,7 @@ def queueing(facts: Facts) -> Spoken:
     figures = [percent("queue, of TTFT", shares["queue"], 1), *(ttft_split(facts) or [])]
     if facts.waits:
         figures += [
-            Figure(f"ticks in which the head of the queue waited for: {WAITED_FOR[cause]}", ticks)
+            Figure(f"ticks, the queue waited for {WAITED_FOR[cause]}", ticks)
             for cause, ticks in sorted(facts.waits.waiting.items(), key=lambda item: -item[1])
         ]
     return Finding(
@@ -125,11 +125,9 @@ def head_of_line(facts: Facts) -> Spoken:
     """Who kept whom waiting while decode slots were idle."""
     if not (waits := facts.waits):
         return NO_TICKS
-    if facts.n < LEAST_REQUESTS:
-        return too_few(facts.n)
-    blocked = sum(waits.idle.get(cause, 0) for cause in ("prefill", "service"))
-    blocked += sum(blocker.causes.get("kv", 0) for blocker in waits.blockers)
-    if blocked < max(LEAST_TICKS, BLOCKED_SHARE * waits.ticks) or not waits.blockers:
+    if facts.summary["scheduled"] < LEAST_REQUESTS:
+        return too_few(facts.summary["scheduled"], what="scheduled requests")
+    if waits.blocked < max(LEAST_TICKS, BLOCKED_SHARE * waits.ticks):
         return None
     top = waits.blockers[0]
     return Finding(
@@ -137,12 +135,13 @@ def head_of_line(facts: Facts) -> Spoken:
         f"Head of line: {top.id} (prompt {top.prompt_tokens}, output {top.output_tokens}) kept "
         f"{top.victim_count} waiting while decode slots were idle",
         [
-            Figure("ticks in which one kept others waiting, with idle decode slots", blocked),
-            percent("of all ticks", blocked, waits.ticks),
+            Figure("ticks with idle slots in which one kept others waiting", waits.blocked),
+            percent("of all ticks", waits.blocked, waits.ticks),
             *(_blocked(blocker) for blocker in waits.blockers),
         ],
-        "What another order would have cost the blockers. Where a batch is to blame its longest prompt (in "
-        "prefill) or its last to end (in service) is named, and the others of the batch had a part in it.",
+        "What another order would have cost the blockers. Of a batch, its longest prompt (in prefill) or its "
+        "last to end is named: the others had a part in it. Behind a head that does not fit into the KV "
+        "budget, some might not have fitted either.",
     )
 
 
@@ -171,7 +170,7 @@ def forming(facts: Facts) -> Spoken:
         "forming",
         "Requests wait for a batch to form while decode slots are idle",
         [
-            Figure("ticks with idle slots in which only the batch rule kept the queue", ticks),
+            Figure("ticks with idle slots, the queue waited for a batch to form", ticks),
             percent("of all ticks", ticks, waits.ticks),
             Figure("requests in the queue, summed over them", queued, "request ticks"),
             Figure("wait per request", waited, "ms"),

@@ -12,6 +12,7 @@ from reports.text import DASH, WIDTH, wrapped
 
 NOTHING = "Nothing stands out."
 _VALUE = 32  # columns for the value and its unit
+_PLURALS = ("requests", "ticks", "tokens", "request ticks")
 _MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]#"})
 
 
@@ -70,7 +71,10 @@ def _title(finding: Finding) -> str:
 
 
 def _value(figure: Figure) -> str:
-    value = f"{_number(figure.value)} {figure.unit}".rstrip()
+    unit = figure.unit
+    if figure.value is None or (figure.value == 1 and unit in _PLURALS):
+        unit = "" if figure.value is None else unit[:-1]
+    value = f"{_number(figure.value)} {unit}".rstrip()
     return value if figure.before is None else f"{value} (before: {_number(figure.before)})"
 
 
@@ -91,7 +95,7 @@ def _looked_at(found: Diagnosis) -> list[str]:
 
 def _marked(text: str) -> str:
     """As Markdown shows it, whatever a server or a file name put into it."""
-    return printable(text).translate(_MARKDOWN)
+    return printable(" ".join(text.split())).translate(_MARKDOWN)
 
 
 FORMS: dict[str, Callable[[Diagnosis], str]] = {"text": diagnosis_text, "markdown": diagnosis_markdown}

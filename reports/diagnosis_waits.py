@@ -6,7 +6,8 @@ that is admitted next, waits for one of these:
 - `prefill`: a batch is being prefilled, and the policies that have one start no other. Its longest prompt
   blocks the others;
 - `service`: `immediate` and `static` wait until all that they have admitted is done. Who ends last blocks;
-- `kv`: the head does not fit beside what is reserved. It blocks those behind it, for nothing overtakes;
+- `kv`: the head does not fit beside what is reserved. If one soon behind it would, it blocks those behind it,
+  for nothing overtakes;
 - `forming`: nothing but the rule for batches keeps it;
 - `slots`: all decode slots advance something, and the policy admits only into free ones (`chunked`);
 - `other`: the rows do not tell, as of a head that left before it was admitted.
@@ -19,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from heapq import nlargest, nsmallest
+from itertools import chain, islice
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -31,8 +33,10 @@ from ledgers.utilization import Admissions
 
 Cause = Literal["prefill", "service", "kv", "forming", "slots", "other"]
 ONE_BATCH = ("immediate", "static")
+LEAST_BLOCKED = 3  # ticks: who keeps others for less is served as anybody is
 MOST_BLOCKERS = 5
 MOST_VICTIMS = 5
+FEW_BEHIND = 16
 
 
 class Blocker(msgspec.Struct, frozen=True):
@@ -50,7 +54,8 @@ class Blocker(msgspec.Struct, frozen=True):
 class Waits(msgspec.Struct, frozen=True):
     """Ticks with a queue, by what its head waited for.
 
-    `idle`: those of them with idle decode slots; `queued`: the requests in the queue, summed over these.
+    `idle`: those of them with idle decode slots; `queued`: the requests in the queue, summed over these;
+    `blocked`: those of the idle ones in which a request kept others waiting that did so in LEAST_BLOCKED.
     `share_mean` and `share_variance` are of the turns per prefilled sequence and tick, `crowded` the ticks
     in which more were prefilled than there are slots, of `decoding` with any.
     """
@@ -59,6 +64,7 @@ class Waits(msgspec.Struct, frozen=True):
     waiting: dict[Cause, int]
     idle: dict[Cause, int]
     queued: dict[Cause, int]
+    blocked: int
     kv_reserved_mean: float | None
     kv_cached_mean: float | None
     decoding: int
@@ -73,7 +79,7 @@ class Admitted:
 
     def __init__(self) -> None:
         self.admissions = Admissions()
-        self._rows = Table(("start", "prefilled", "left", "prompt", "output", "origin", "class"))
+        self._rows = Table(("start", "prefilled", "left", "prompt", "output", "received", "origin", "class"))
         self._queued = Table(("since", "until", "id"))
 
     def add(self, row: RequestRow) -> None:
@@ -89,8 +95,8 @@ class Admitted:
         left = ticks.last_token if ticks.cancel is None else ticks.cancel
         prefilled = left if ticks.prefill_end is None else ticks.prefill_end
         ends = (NEVER if end is None else end for end in (prefilled, left))
-        origin = origin_ns(row) or 0
-        self._rows.append((start, *ends, row.prompt_tokens, row.output_tokens, origin, row.class_))
+        came = (ticks.received, origin_ns(row) or 0)
+        self._rows.append((start, *ends, row.prompt_tokens, row.output_tokens, *came, row.class_))
 
     def batches(self) -> Batches:
         starts, heads = self.admissions.heads()
@@ -136,6 +142,13 @@ class Batches(NamedTuple):
         """Who is admitted next."""
         place = bisect_right(self.starts, tick)
         return self.heads[place] if place < len(self.starts) else None
+
+    def behind(self, tick: int) -> list[int]:
+        """Those who wait and are admitted after the head, the first few."""
+        place = bisect_right(self.starts, tick)
+        coming = chain.from_iterable(islice(self.members, place, place + FEW_BEHIND))
+        waiting = (this for this in coming if self.rows["received"][this] <= tick)
+        return [this for this in islice(waiting, 1 + FEW_BEHIND) if this != self.heads[place]]
 
     def until(self, name: str, members: Iterable[int], tick: int) -> list[int]:
         """Those that are still `prefilled` or `left` later than this tick."""
@@ -185,8 +198,7 @@ class _Tally:
         if idle:
             self._idle[cause] += 1
             self._queued[cause] += row.queue
-            # Who does not fit keeps nobody waiting while it is the only one.
-            if blocker is not None and (cause != "kv" or row.queue > 1):
+            if blocker is not None:
                 self._blocked[blocker].append(row.tick)
                 self._blamed[blocker, cause] += 1
 
@@ -207,13 +219,15 @@ class _Tally:
     def figures(self) -> Waits | None:
         if self._last < 0:
             return None
-        most = nlargest(MOST_BLOCKERS, self._blocked.items(), key=lambda item: len(item[1]))
+        blocked = {who: ticks for who, ticks in self._blocked.items() if len(ticks) >= LEAST_BLOCKED}
+        most = nlargest(MOST_BLOCKERS, blocked.items(), key=lambda item: len(item[1]))
         kv = self._waiting["kv"]
         return Waits(
             ticks=self._last + 1,
             waiting=dict(self._waiting),
             idle=dict(self._idle),
             queued=dict(self._queued),
+            blocked=sum(map(len, blocked.values())),
             kv_reserved_mean=self._kv_reserved / kv if kv else None,
             kv_cached_mean=self._kv_cached / kv if kv else None,
             decoding=self._shares.n,
@@ -261,8 +275,10 @@ def _cause(
             return "service", max(serving, key=batches.rows["left"].__getitem__)
     if head is None:
         return "other", None
-    if row.kv_reserved + _reserve(batches.rows, head) > settings.hardware.kv_budget_tokens:
-        return "kv", head
+    free = settings.hardware.kv_budget_tokens - row.kv_reserved
+    if _reserve(batches.rows, head) > free:
+        behind = batches.behind(row.tick)
+        return "kv", head if any(_reserve(batches.rows, this) <= free for this in behind) else None
     if settings.policy == "chunked":
         return ("other" if idle else "slots"), None
     return ("other" if _formed(row, settings, batches.rows, head) else "forming"), None
