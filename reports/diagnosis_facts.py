@@ -12,7 +12,6 @@ from typing import Any
 from ledgers.columns import Table
 from ledgers.metrics import (
     classify,
-    completed_by,
     decode_ns,
     e2e_ns,
     later_tokens,
@@ -76,6 +75,7 @@ class Facts:
     summary: dict[str, Any]
     completed: Table = field(default_factory=lambda: Table(COMPLETED))
     misses: Counter[tuple[str, str]] = field(default_factory=Counter)  # by class, and bound or outcome
+    failed: Counter[tuple[str, str | None]] = field(default_factory=Counter)  # by outcome and phase
     demands: dict[str, Demand] = field(default_factory=dict)  # of what was offered, by resource
     waits: Waits | None = None
 
@@ -127,8 +127,11 @@ def facts_of(run: Run, summary: dict[str, Any]) -> Facts:
     labels = request_labels(run.rows()) if run.info.kind == "served" else {}
     for row in run.rows():
         row.id = labels.get(row.id, row.id)
-        if completed_by(row, t_obs_ns):
+        outcome = classify(row.outcome, leave_ns(row), t_obs_ns)
+        if outcome == "completed":
             facts.completed.append(_record(row))
+        elif outcome in FAILURES:
+            facts.failed[outcome, row.phase] += 1
         if facts.slo.given:
             facts.misses.update((row.class_ or NO_CLASS, why) for why in _missed(row, bounds, t_obs_ns))
         if settings and row.outcome not in ("rejected", "not_sent") and row.retry_of is None:

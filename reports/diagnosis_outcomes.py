@@ -71,20 +71,17 @@ def censored(facts: Facts) -> Spoken:
 
 
 def failures(facts: Facts) -> Spoken:
-    summary = facts.summary
-    if not summary["failed"]:
-        return None if summary["scheduled"] else too_few(0, 1, "scheduled requests")
-    kinds: Counter[str] = Counter()
-    for failure in summary["failures"]:
-        kinds[f"{failure['outcome']} in {failure['phase'] or 'a phase not known'}"] += failure["count"]
-    worst = kinds.most_common(1)[0][0]
+    scheduled, failed = facts.summary["scheduled"], facts.failed.total()
+    if not failed:
+        return None if scheduled else too_few(0, 1, "scheduled requests")
+    kinds = [
+        Figure(f"{outcome} in {phase or 'a phase not known'}", count, "requests")
+        for (outcome, phase), count in facts.failed.most_common()
+    ]
     return Finding(
         "failures",
-        f"Requests failed, most as {worst}",
-        [
-            percent("of the scheduled", summary["failed"], summary["scheduled"]),
-            *(Figure(kind, count, "requests") for kind, count in kinds.most_common()),
-        ],
+        f"Requests failed, most often: {kinds[0].name}",
+        [percent("of the scheduled", failed, scheduled), *kinds],
         "Whether the server, something before it, or the link is the cause; the summary has the errors.",
     )
 
@@ -125,6 +122,8 @@ def slo_misses(facts: Facts) -> Spoken:
     """Which bound is missed, and by which class; a request can miss several."""
     if not facts.slo.given:
         return NO_SLO
+    if facts.summary["without_row"]:
+        return lost(facts)
     scheduled, met = facts.summary["scheduled"], facts.summary["slo_met"]
     if scheduled < LEAST_REQUESTS:
         return too_few(scheduled, what="scheduled requests")
@@ -134,7 +133,7 @@ def slo_misses(facts: Facts) -> Spoken:
     for (_, bound), count in facts.misses.items():
         bounds[bound] += count
     low, high = wilson(met, scheduled, CONFIDENCE)
-    worst = bounds.most_common(1)[0][0] if bounds else "requests without a row"
+    worst = bounds.most_common(1)[0][0]
     return Finding(
         "slo-misses",
         f"The SLO was missed, most often: {worst}",
@@ -148,6 +147,10 @@ def slo_misses(facts: Facts) -> Spoken:
         "What attainment was asked for: above 1 % of misses it is said. A request can miss several bounds.",
         CONFIDENCE,
     )
+
+
+def lost(facts: Facts) -> Unable:
+    return Unable(f"{facts.summary['without_row']} requests left no row")
 
 
 def class_attainments(facts: Facts) -> list[Figure]:

@@ -7,8 +7,8 @@ from statistics import StatisticsError, correlation
 
 from reports.diagnosis_facts import PARTS, Facts, mean
 from reports.diagnosis_intervals import CONFIDENCE, LEAST_COMPARED, Change, change, wilson
-from reports.diagnosis_outcomes import class_attainments
-from reports.diagnosis_rules import MG1_LIMITS, load_figures
+from reports.diagnosis_outcomes import class_attainments, lost
+from reports.diagnosis_rules import load_figures, theory_limits
 from reports.findings import NO_SLO, NO_TICKS, Figure, Finding, Spoken, Unable, share, too_few
 
 LONGER = 0.1  # of the mean before, from which on prompts or contexts are longer
@@ -92,8 +92,12 @@ def _why_tpot(before: Facts, after: Facts) -> tuple[str, list[Figure], str]:
         tick = Figure("tick", after.hardware.tick_s * 1000, "ms", before.hardware.tick_s * 1000)
         return "each tick takes longer", [tick], "Anything of a real server: the tick was set."
     if before.waits and after.waits:
+        shares = after.waits.share_mean, before.waits.share_mean  # turned round: fewer turns are what counts
+        points_to = "neither a longer tick nor fewer turns explain it"
+        if _longer(shares):
+            points_to = "an unstable decode share: more requests take turns in the slots"
         return (
-            "an unstable decode share: more requests take turns in the slots",
+            points_to,
             [
                 Figure(
                     "turns per prefilled request and tick",
@@ -144,6 +148,8 @@ def goodput_down(before: Facts, after: Facts) -> Spoken:
     """Throughput up, goodput down: more is done, and less of it in time."""
     if not (before.slo.given and after.slo.given):
         return NO_SLO
+    if before.summary["without_row"] or after.summary["without_row"]:
+        return lost(before if before.summary["without_row"] else after)
     if before.slo != after.slo:
         return Unable("the runs have different SLOs")
     scheduled = before.summary["scheduled"], after.summary["scheduled"]
@@ -163,7 +169,7 @@ def goodput_down(before: Facts, after: Facts) -> Spoken:
     class_, bound = _most_missed(before, after)
     return Finding(
         "goodput-down",
-        f"Throughput up, goodput down: class {class_} misses its bound on {bound}",
+        f"Throughput up, goodput down: most of the misses are {bound} in class {class_}",
         [
             Figure("throughput", throughput[1], "req/s", throughput[0]),
             Figure("goodput", goodput[1], "req/s", goodput[0]),
@@ -204,6 +210,7 @@ def utilization_up(before: Facts, after: Facts) -> Spoken:
         return _few(before, after)
     if not (e2e.up and _longer(used)):
         return None
+    load = [figure for figure in load_figures(after) if figure.name != "batch utilization"]
     return Finding(
         "utilization-up",
         "Utilization and E2E up together: a backlog",
@@ -211,9 +218,9 @@ def utilization_up(before: Facts, after: Facts) -> Spoken:
             Figure("batch utilization", used[1], "", used[0]),
             *_both("E2E", e2e),
             Figure("queue delay, mean, before", before.mean_ms("queue"), "ms"),
-            *(figure for figure in load_figures(after) if figure.name != "batch utilization"),
+            *load,
         ],
-        f"Where the best point between the two lies: a sweep of the rate tells. {MG1_LIMITS}",
+        f"Where the best point between the two lies: a sweep of the rate tells. {theory_limits(load)}",
         CONFIDENCE,
     )
 

@@ -276,18 +276,24 @@ def backlog(facts: Facts) -> Spoken:
     if not overloaded and not _growing(facts):
         return None
     title = f"more is asked of {overloaded[0]} than there is" if overloaded else "the queue grew to the end"
+    figures = load_figures(facts)
     return Finding(
         "backlog",
         f"Backlog: {title}",
-        load_figures(facts),
-        f"Whether it would have gone on: a burst at the end looks the same. {MG1_LIMITS}",
+        figures,
+        f"Whether it would have gone on: a burst at the end looks the same. {theory_limits(figures)}",
     )
 
 
-MG1_LIMITS = (
-    "The M/G/1 estimate is for Poisson arrivals at one server that takes one after another, in steady state; "
-    "Little's law says nothing of a queue that grows."
-)
+def theory_limits(figures: list[Figure]) -> str:
+    """What the formulas beside the observation do not hold for."""
+    estimated = any(figure.name.startswith("M/G/1") for figure in figures)
+    mg1 = (
+        "The M/G/1 estimate is for Poisson arrivals at one server in steady state."
+        if estimated
+        else "With a load of 1 or more there is no steady state to estimate a wait for."
+    )
+    return f"{mg1} Equal L and X·W do not make a queue stable."
 
 
 def _too_short(facts: Facts) -> Unable | None:

@@ -379,6 +379,15 @@ def test_the_parts_of_ttft_add_up(tmp_path: Path) -> None:
     assert [figure.value for figure in split] == [12, 100, 30, 50, 20]
 
 
+def test_requests_that_left_no_row_are_no_misses(tmp_path: Path) -> None:
+    """A run that was killed: what became of them is not known, and attainment neither."""
+    path = tmp_path / "run"
+    simulated(path, requests(40, 1), Slo(ttft_ms=10_000), **AT_ONCE)
+    rows = (path / "requests.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "requests.jsonl").write_bytes(b"".join(rows[:-5]))
+    assert unable(read(path), "slo-misses") == "5 requests left no row"
+
+
 def test_nothing_is_said_of_an_empty_run(tmp_path: Path) -> None:
     """Killed before its first row: no finding, no traceback."""
     diagnosis = diagnose(by_hand(tmp_path / "run", []))
