@@ -78,6 +78,7 @@ WAITED_FOR: dict[Cause, str] = {
     "kv": "room in the KV budget",
     "forming": "a batch to form",
     "slots": "a free decode slot",
+    "tokens": "prefill tokens, which the tick had no more of",
     "other": "something that rows do not tell",
 }
 

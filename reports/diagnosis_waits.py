@@ -10,6 +10,7 @@ that is admitted next, waits for one of these:
   for nothing overtakes;
 - `forming`: nothing but the rule for batches keeps it;
 - `slots`: all decode slots advance something, and the policy admits only into free ones (`chunked`);
+- `tokens`: slots are held for prefill that got no tokens in this tick, for there are so many (`chunked`);
 - `other`: the rows do not tell, as of a head that left before it was admitted.
 """
 
@@ -31,7 +32,7 @@ from ledgers.rows import RequestRow, TickRow
 from ledgers.settings import SchedulerSettings
 from ledgers.utilization import Admissions
 
-Cause = Literal["prefill", "service", "kv", "forming", "slots", "other"]
+Cause = Literal["prefill", "service", "kv", "forming", "slots", "tokens", "other"]
 ONE_BATCH = ("immediate", "static")
 LEAST_BLOCKED = 3  # ticks: who keeps others for less is served as anybody is
 MOST_BLOCKERS = 5
@@ -280,7 +281,7 @@ def _cause(
         behind = batches.behind(row.tick)
         return "kv", head if any(_reserve(batches.rows, this) <= free for this in behind) else None
     if settings.policy == "chunked":
-        return ("other" if idle else "slots"), None
+        return ("tokens" if row.starved else "other" if idle else "slots"), None
     return ("other" if _formed(row, settings, batches.rows, head) else "forming"), None
 
 

@@ -39,7 +39,12 @@ def requests(
 
 
 def simulated(
-    path: Path, rows: list[RequestRow], slo: Slo | None = None, tail_ns: Any = "drain", **settings: Any
+    path: Path,
+    rows: list[RequestRow],
+    slo: Slo | None = None,
+    tail_ns: Any = "drain",
+    cancels: dict[str, int] | None = None,
+    **settings: Any,
 ) -> Facts:
     """A simulation with its ticks, in a run directory."""
     scheduler = SchedulerSettings(**settings)
@@ -49,7 +54,7 @@ def simulated(
         config=settings_config(RunConfig(), scheduler, window),
         ledger=LedgerInfo("test", requests=len(rows)),
     )
-    write_simulation(RunWriter(path, info), Ledger(name="test", rows=rows), scheduler)
+    write_simulation(RunWriter(path, info), Ledger(name="test", rows=rows), scheduler, cancels=cancels)
     return read(path)
 
 

@@ -104,6 +104,40 @@ def test_a_long_prompt_in_prefill_blocks_the_queue(tmp_path: Path) -> None:
     assert silent(simulated(tmp_path / "short", requests(40, 0.3, prompts), **AT_ONCE), "head-of-line")
 
 
+def test_the_longest_prompt_of_a_batch_is_to_blame(tmp_path: Path) -> None:
+    """It is neither the first of its batch nor the last to end."""
+    rows = requests(12, 0, [8, 240, 8, 8], [4, 1, 4, 4])
+    for i, row in enumerate(rows):  # three at once, and one that comes three ticks later
+        row.arrival_ns = i // 4 * 20 * S + i % 4 // 3 * S * 3 // 10
+    facts = simulated(tmp_path / "run", rows, **AT_ONCE)
+    assert facts.waits
+    assert [(blocker.id, blocker.victims) for blocker in facts.waits.blockers] == [
+        ("R2", ["R4"]),
+        ("R6", ["R8"]),
+        ("R10", ["R12"]),
+    ]
+
+
+def test_a_head_that_left_is_not_guessed(tmp_path: Path) -> None:
+    """R2 waits for room until it is cancelled: rows do not tell of it, and no batch had to form."""
+    small = msgspec.structs.replace(ROOMY, kv_budget_tokens=72)
+    rows = requests(3, 0.5, [10, 10, 4], [30, 30, 4])
+    settings = {**AT_ONCE, "hardware": small, "max_batch": 1, "max_wait_ns": 10 * S}
+    facts = simulated(tmp_path / "run", rows, cancels={"R2": 20}, **settings)
+    assert facts.waits
+    assert facts.waits.waiting == {"other": 15}  # from tick 5, when R2 came; R3 would fit beside R1
+
+
+def test_prefill_tokens_that_a_tick_has_no_more_of(tmp_path: Path) -> None:
+    """Two slots share 4 tokens a tick: one holder gets none, so that its slot is idle while R3 waits."""
+    hardware = msgspec.structs.replace(ROOMY, prefill_tokens_per_tick=4, decode_slots=2)
+    facts = simulated(tmp_path / "run", requests(3, 0, [4], [3]), policy="chunked", hardware=hardware)
+    assert facts.waits
+    # Tick 0: R2 starves. In 1 R1 emits and R2 is prefilled, in 2 and 3 both emit, in 4 R3 gets in.
+    assert facts.waits.waiting == {"tokens": 1, "slots": 3}
+    assert facts.waits.idle == {"tokens": 1}
+
+
 def test_what_does_not_fit_into_the_kv_budget(tmp_path: Path) -> None:
     """Of 40 tokens each, a budget of 72 takes one at a time; one of 400 takes them as they come."""
     rows = requests(40, 0.5, [10], [30])
@@ -140,6 +174,8 @@ def test_waiting_for_a_batch_to_form(tmp_path: Path) -> None:
     assert value(finding, "wait per request") == pytest.approx(500)
     assert value(finding, "of mean TTFT") == pytest.approx(100 * 5 / 6)
     assert value(found(facts, "queueing"), "queue, of TTFT") == pytest.approx(100 * 5 / 6)
+    short = requests(20, 5.0, [240])  # a tick of waiting, and ten of prefill
+    assert silent(simulated(tmp_path / "short", short, **{**AT_ONCE, "max_wait_ns": S // 10}), "forming")
     at_once = simulated(tmp_path / "none", rows, **AT_ONCE)
     assert silent(at_once, "forming")
     assert silent(at_once, "queueing")
@@ -197,6 +233,16 @@ def test_a_backlog_that_a_client_sees(tmp_path: Path) -> None:
     assert "arrivals span 0.29 s" in unable(short, "backlog")
 
 
+def test_more_in_flight_is_no_backlog_while_the_server_keeps_up(tmp_path: Path) -> None:
+    """A rate that rises, and answers that take long from the first to the last."""
+    rising = [answered(i, ttft_ms=3000) for i in range(50)]
+    rising += [answered(200 + i, ttft_ms=3000, gap_s=0.25) for i in range(200)]
+    assert silent(by_hand(tmp_path / "rising", rising), "backlog")
+    long = by_hand(tmp_path / "long", [answered(i, ttft_ms=15_000) for i in range(100)])
+    assert long.summary["completed_by_last_arrival"] < 90
+    assert silent(long, "backlog")
+
+
 def test_the_wait_of_a_queue_stands_beside_the_estimate(tmp_path: Path) -> None:
     """One at a time, all alike, twice as much time as is needed: ρ = 1/2, C_s = 0, W_q = 1/2 of a service."""
     diagnosis = simulated(tmp_path / "run", requests(200, 0.8), policy="immediate", hardware=ROOMY)
@@ -217,6 +263,8 @@ def test_prefill_alone_is_longer_than_the_bound(tmp_path: Path) -> None:
     assert value(finding, "requests") == 10
     assert value(finding, "their prompts, mean") == 48
     assert silent(simulated(tmp_path / "loose", rows, Slo(ttft_ms=250), **AT_ONCE), "prefill-bound")
+    rows = requests(200, 2.0, [48, *[8] * 199])
+    assert silent(simulated(tmp_path / "one", rows, Slo(ttft_ms=150), **AT_ONCE), "prefill-bound")
 
 
 def slo_run(path: Path, missed: int, **fields: Any) -> Facts:
@@ -232,6 +280,13 @@ def test_which_bound_is_missed(tmp_path: Path) -> None:
     assert value(finding, "missed: TTFT") == 3
     assert finding.confidence == 0.95
     assert value(finding, "attainment, low") == pytest.approx(95.69, abs=0.01)  # Wilson's, of 197 in 200
+
+
+def test_failures_are_misses(tmp_path: Path) -> None:
+    """Ten of twenty failed, whatever they would have taken."""
+    rows = [answered(i, outcome="timeout" if i % 2 else "completed") for i in range(20)]
+    finding = found(by_hand(tmp_path / "run", rows, RunConfig(slo=Slo(ttft_ms=500))), "slo-misses")
+    assert value(finding, "missed: failed") == 10
 
 
 def test_wilsons_interval_of_a_known_case() -> None:
@@ -386,6 +441,12 @@ def test_requests_that_left_no_row_are_no_misses(tmp_path: Path) -> None:
     rows = (path / "requests.jsonl").read_bytes().splitlines(keepends=True)
     (path / "requests.jsonl").write_bytes(b"".join(rows[:-5]))
     assert unable(read(path), "slo-misses") == "5 requests left no row"
+
+
+def test_requests_are_looked_at_in_order_of_arrival(tmp_path: Path) -> None:
+    """However they ended."""
+    facts = by_hand(tmp_path / "run", [answered(i) for i in (3, 0, 2, 1)])
+    assert list(facts.completed["id"]) == ["R1", "R2", "R3", "R4"]
 
 
 def test_nothing_is_said_of_an_empty_run(tmp_path: Path) -> None:

@@ -95,6 +95,16 @@ def test_a_client_alone_cannot_tell_why_ttft_is_up(tmp_path: Path) -> None:
     assert finding.confidence == 0.95
 
 
+def test_where_both_are_up_neither_rule_speaks(tmp_path: Path) -> None:
+    """TTFT and TPOT twice as long: what separates the causes is that one of them stays."""
+    before, after = (
+        by_hand(tmp_path / str(times), [answered(i, 100 * times, 20 * times) for i in range(40)])
+        for times in (1, 2)
+    )
+    assert silent(after, "ttft-up", before)
+    assert silent(after, "tpot-up", before)
+
+
 def test_what_chance_explains_is_rarely_called_a_rise() -> None:
     """Of two runs alike, one is said to be up in 2.5 %: a side of the interval of 95 %."""
     ups = covered = 0
@@ -175,6 +185,8 @@ def test_longer_contexts_are_told_from_more_in_flight(tmp_path: Path) -> None:
     contexts = [100 * (1 + i % 4) for i in range(40)]
     scan = [answered(i, tpot_ms=20 + n / 10, prompt_tokens=n) for i, n in enumerate(contexts)]
     assert "longer contexts" in title("scan", scan)
+    alike = [answered(i, tpot_ms=40 + i % 3, prompt_tokens=n) for i, n in enumerate(contexts)]
+    assert "longer contexts" not in title("alike", alike)
     shared = [answered(i, tpot_ms=40, gap_s=0.1) for i in range(40)]
     assert "more requests in flight" in title("shared", shared)
     slower = [answered(i, tpot_ms=23, gap_s=1.2) for i in range(40)]
@@ -202,6 +214,28 @@ def test_more_throughput_and_less_goodput(tmp_path: Path) -> None:
     assert unable(looser, "goodput-down", low) == "the runs have different SLOs"
 
 
+def test_few_misses_prove_no_loss_of_goodput(tmp_path: Path) -> None:
+    """Three of twenty against none: a tenth less goodput at more throughput, which chance may do."""
+    before, after = (
+        by_hand(
+            tmp_path / str(missed),
+            [answered(i, 900 if i < missed else 100, gap_s=gap_s) for i in range(20)],
+            RunConfig(slo=Slo(ttft_ms=500)),
+        )
+        for missed, gap_s in ((0, 1.0), (3, 0.93))
+    )
+    assert after.summary["throughput_rps"] > 1.05 * before.summary["throughput_rps"]
+    assert after.summary["goodput_rps"] < 0.95 * before.summary["goodput_rps"]
+    assert silent(after, "goodput-down", before)
+
+
+def test_more_use_without_a_wait_is_no_backlog(tmp_path: Path) -> None:
+    """Twice the rate, evenly spaced, where each is alone: more is used, and nobody waits."""
+    low, high = (simulated(tmp_path / str(gap), requests(40, gap), **AT_ONCE) for gap in (2, 1))
+    assert high.summary["batch_utilization"] > 1.5 * low.summary["batch_utilization"]
+    assert silent(high, "utilization-up", low)
+
+
 def test_utilization_and_e2e_up_together(tmp_path: Path) -> None:
     """From half of what can be decoded to all of it: ρ, Little and the estimate stand beside the wait."""
     hardware = msgspec.structs.replace(ROOMY, decode_slots=4)
@@ -226,6 +260,11 @@ def test_runs_of_one_ledger_are_compared_request_by_request() -> None:
     assert found
     assert found.paired
     assert (found.low, found.high) == pytest.approx((10, 10))
+    little = change(before, {id: ms * 1.05 for id, ms in before.items()})
+    assert little
+    assert little.low > 0
+    assert little.steady
+    assert not little.up
     other = change(before, {f"other {id}": ms + 10 for id, ms in before.items()})
     assert other
     assert not other.paired
