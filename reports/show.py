@@ -30,14 +30,29 @@ _STDOUT, _STDERR = 1, 2
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "markdown", "json"]),
     default="text",
     show_default=True,
-    help="json: the summaries.",
+    help="json: the summaries, or the diagnoses; markdown: diagnoses only.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> None:
+@click.option("--diagnose", is_flag=True, help="Print what stands out, and why (docs/diagnosis.md).")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="With --diagnose: a baseline, for what went up and what did not.",
+)
+def report(
+    runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool, diagnose: bool, against: Path | None
+) -> None:
     """Rebuild the summary of run directories, whole or cut short, and print it."""
+    if diagnose and not ticks:
+        from reports.diagnose import diagnoses
+
+        return click.echo(diagnoses(runs, against, "json" if as_json else form))
+    if diagnose or against or form == "markdown":
+        raise InputError(_DIAGNOSE_ALONE)
     if ticks and (as_json or form == "json"):
         raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
     if ticks:
@@ -50,6 +65,10 @@ def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> Non
         opened = [Run(path) for path in runs]
         for text in [_run_text(run, refreshed_summary(run)) for run in opened]:
             say(text)
+    return None
+
+
+_DIAGNOSE_ALONE = "--against and --format markdown belong to --diagnose, which goes without --ticks"
 
 
 def _print_ticks(run: Run) -> None:
