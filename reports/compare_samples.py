@@ -1,0 +1,125 @@
+"""What a comparison needs of a run: what each request came to, in order of arrival. Reads run directories.
+
+The figures are those of `ledgers.summary`, with the definitions of `ledgers.metrics`; beside them stands what a
+summary does not keep: which request had which value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ledgers.metrics import classify, e2e_ns, gaps_ns, leave_ns, meets, origin_ns, tpot_ns, ttft_ns
+from ledgers.rows import FAILURES, Outcome, RequestRow
+from ledgers.rundir import Run, RunInfo
+from ledgers.units import NS_PER_S
+
+LATENCIES = ("ttft", "tpot", "e2e", "itl")
+
+
+class Seen(NamedTuple):
+    """A request as seen at the end of the window; times in ns. `request` is the same for every attempt."""
+
+    request: str
+    class_: str | None
+    arrival: int
+    left: int | None
+    outcome: Outcome
+    met: bool
+    tokens: int | None
+    values: tuple[float | None, float | None, float | None]
+    """Of `ttft`, `tpot` and `e2e`, if it completed."""
+
+    @property
+    def completed(self) -> bool:
+        return self.outcome == "completed"
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome in FAILURES or self.outcome == "rejected"
+
+
+class Sample(NamedTuple):
+    """One run: its settings, its summary, its requests, and the gaps of each where they were recorded."""
+
+    path: Path
+    info: RunInfo
+    summary: dict[str, Any]
+    requests: Sequence[Seen]
+    gaps: dict[int, list[int]]  # by place in `requests`
+
+    @property
+    def window_ns(self) -> int:
+        return round(self.summary["window_s"] * NS_PER_S)
+
+    @property
+    def begin_ns(self) -> int:
+        """Where the window begins: behind the warm-up, where one is left out."""
+        return round(((self.summary.get("trim") or {}).get("begin_s") or 0.0) * NS_PER_S)
+
+    @property
+    def span_ns(self) -> int:
+        return max(0, self.window_ns - self.begin_ns)
+
+    def marks(self) -> list[str]:
+        """What stands against the figures of this run, as keys of MARKS."""
+        client, stability = self.summary["client"], self.summary.get("stability") or {}
+        found = {
+            "client-limited": bool(client and client["client_limited"]),
+            "censored": self.summary["censored"],
+            "unsteady": stability.get("verdict") in ("growing", "overload"),
+            "incomplete": not self.summary["complete"],
+        }
+        return [name for name, here in found.items() if here]
+
+    def classes(self) -> list[str]:
+        """The largest first."""
+        counts = Counter(seen.class_ for seen in self.requests if seen.class_ is not None)
+        return [name for name, _ in counts.most_common()]
+
+
+MARKS = {"censored": "†", "client-limited": "‡", "unsteady": "§", "incomplete": "¶"}
+
+
+def read_sample(run: Run, summary: dict[str, Any]) -> Sample:
+    """All requests of a run by arrival; those that left no row as unfinished, behind all others."""
+    bounds, end_ns = run.info.config.slo.bounds_ns(), round(summary["window_s"] * NS_PER_S)
+    begin_ns, last_ns = _kept(summary)
+    rows = [row for row in run.rows() if begin_ns <= (origin_ns(row) or 0) <= last_ns]
+    rows.sort(key=lambda row: (origin_ns(row) or 0, row.retry_of is not None))
+    requests = [_seen(row, meets(row, bounds), end_ns) for row in rows]
+    gaps = {
+        place: gaps_ns(row)
+        for place, (row, seen) in enumerate(zip(rows, requests, strict=True))
+        if seen.completed and row.token_ns
+    }
+    for place in range(summary["without_row"]):
+        lost = Seen(f"\0{place}", None, end_ns, None, "unfinished", False, None, (None, None, None))
+        requests.append(lost)
+    return Sample(run.path, run.info, summary, requests, gaps)
+
+
+def _kept(summary: dict[str, Any]) -> tuple[float, float]:
+    """From when to when an arrival counts: a warm-up and a cool-down may be left out."""
+    trim = summary.get("trim") or {}
+    begin, end = trim.get("begin_s"), trim.get("end_s")
+    return round((begin or 0.0) * NS_PER_S), float("inf") if end is None else round(end * NS_PER_S)
+
+
+def _seen(row: RequestRow, met: bool, end_ns: int) -> Seen:
+    outcome = classify(row.outcome, leave_ns(row), end_ns)
+    done = outcome == "completed"
+    tpot = tpot_ns(row)
+    values = (ttft_ns(row), None if tpot is None else float(tpot), e2e_ns(row))
+    return Seen(
+        row.retry_of or row.id,
+        row.class_,
+        origin_ns(row) or 0,
+        leave_ns(row),
+        outcome,
+        met and done,
+        row.tokens,
+        values if done else (None, None, None),
+    )
