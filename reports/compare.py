@@ -1,9 +1,9 @@
 """Is one run better or worse than another? Pure: samples in, a comparison with its verdicts out.
 
-The primary metrics are judged, and the exit code goes by them alone. Their intervals hold all at once with 95 %:
-each of m has a confidence of 1 − 5 %/m (Bonferroni). Holm's steps would show a little more, but have no interval
-that could be printed beside the verdict. All other figures stand there to be read, each with 95 % of its own: of
-many such some look different by chance.
+The primary metrics are judged, and the exit code goes by them alone. Their intervals hold all at once with
+95 %: each of m has a confidence of 1 − 5 %/m (Bonferroni). Holm's steps would show a little more, but have no
+interval that could be printed beside the verdict. All other figures are there to be read, each with 95 % of
+its own: of many such some look different by chance.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def compare(
     judged_at_once: int,
     settings: dict[str, Difference],
 ) -> Comparison:
-    """All figures of both sides. `judged_at_once` counts the primary ones of this and of all other candidates."""
+    """All figures of both sides. `judged_at_once` counts the primary ones of all candidates together."""
     sure = 1 - (1 - CONFIDENCE) / max(1, judged_at_once)
     lines: list[Line] = []
     absent = []
@@ -142,7 +142,7 @@ class _Finder:
 
 
 def _classes(sides: Sides, primary: Sequence[Metric]) -> list[str | None]:
-    """All requests first, then the classes that all runs have, the largest first, and those that are asked for."""
+    """All requests first, then the classes that are asked for, then those that all runs have."""
     common = [
         name
         for name in sides.baseline[0].classes()
@@ -194,7 +194,7 @@ def line(metric: Metric, found: Effect, confidence: float, tolerance: float, pri
 
 
 def worsening(found: Effect, *, more_is_better: bool) -> tuple[float, float]:
-    """Between which limits it became worse, as a part of the baseline or in points; below 0 it became better."""
+    """Between which limits it became worse, as a part of the baseline or in points; below 0: better."""
     neutral = 1.0 if found.scale == "ratio" else 0.0
     low = float("-inf") if found.low is None else found.low - neutral
     high = float("inf") if found.high is None else found.high - neutral
@@ -215,7 +215,7 @@ def regression(found: Effect, tolerance: float, *, more_is_better: bool) -> Regr
 
 
 def exit_code(found: Sequence[Comparison]) -> int:
-    """4 if a load generator was the limit, or a primary figure could not be judged: then nothing is proven."""
+    """4, nothing is proven: a load generator was the limit, or a primary figure could not be judged."""
     if any("client-limited" in marks for each in found for marks in each.marks.values()):
         return 4
     if any(each.regressions for each in found):

@@ -69,9 +69,9 @@ _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?
 def compare_command(**options: Any) -> int:
     """Compare RUNS with the first of them, or with the repeats that --baseline names.
 
-    Each figure gets its effect, an interval, and a verdict: better, worse, or no difference shown. Runs of one
-    ledger are compared request by request. The exit code is 1 if a judged metric is worse by more than the
-    tolerance with its whole interval, and 4 if nothing is proven.
+    Each figure gets its effect, an interval, and a verdict: better, worse, or no difference shown. Runs of
+    one ledger are compared request by request. The exit code is 1 if a judged metric is worse by more than
+    the tolerance with its whole interval, and 4 if nothing is proven.
     """
     primary = [parse_metric(text) for text in options["metric"]]
     tolerances = parse_tolerances(options["tolerance"])
@@ -150,7 +150,7 @@ def _compare_all(
 
 
 def _settings(sides: Paths, runs: dict[Path, Run], allowed: frozenset[str]) -> dict[str, Difference]:
-    """What differs and may. Repeats of a side differ in nothing but their ledgers, which the sides have in common."""
+    """What differs and may. Repeats of a side differ in nothing but their ledgers."""
     named = [[(str(path), runs[path].info) for path in side] for side in sides]
     for first, *others in named:
         for other in others:

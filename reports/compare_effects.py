@@ -1,8 +1,8 @@
 """How far a figure of one side lies from that of another, with an interval. Pure: values in, an effect out.
 
 Values of a run depend on one another: who queues behind a slow request is slow as well. So everything here
-goes by batches of consecutive requests (or slices of time), as `ledgers.intervals` does. Runs of one ledger are
-paired: their batches hold the same requests, and what these have in common cancels out.
+goes by batches of consecutive requests (or slices of time), as `ledgers.intervals` does. Runs of one ledger
+are paired: their batches hold the same requests, and what these have in common cancels out.
 
 - Means and rates: Student's interval from the linearized batch values, of the ratio on a log scale.
 - Shares: Wilson's limits of each side at its effective size, combined by the square-and-add rule with the
@@ -26,6 +26,7 @@ from typing import Literal, NamedTuple
 
 from ledgers.distributions import nearest_rank, rank
 from ledgers.intervals import (
+    Interval,
     Limits,
     carried_over,
     effective_n,
@@ -67,7 +68,7 @@ class Effect(NamedTuple):
 # Means and rates
 
 
-def ratio_of_means(before: Batches, after: Batches, confidence: float, *, paired: bool) -> Limits:
+def ratio_of_means(before: Batches, after: Batches, confidence: float, *, paired: bool) -> Interval:
     """Limits of mean(after)/mean(before), both above 0, from their values by batch."""
     one, other = linearized(before), linearized(after)
     middle = log(_mean(after) / _mean(before))
@@ -86,7 +87,7 @@ def _mean(batches: Batches) -> float:
 
 def _student(
     middle: float, one: Sequence[float], other: Sequence[float], confidence: float, *, paired: bool
-) -> tuple[float, float]:
+) -> Interval:
     """Student's interval of other − one, or Welch's (Biometrika 34 (1947), 28-35) if they are not pairs."""
     if paired:
         spread = _variance_of_mean([after - before for before, after in zip(one, other, strict=True)])
@@ -106,7 +107,7 @@ def _variance_of_mean(batches: Sequence[float]) -> float:
 
 def repeats(
     before: Sequence[float], after: Sequence[float], confidence: float, *, paired: bool, scale: Scale
-) -> Limits:
+) -> Interval:
     """Limits from what each of several runs came to: they are independent, whatever goes on within one."""
     means = fsum(before) / len(before), fsum(after) / len(after)
     by = means if scale == "ratio" else (1.0, 1.0)
@@ -127,7 +128,7 @@ def repeats(
 # Shares
 
 
-def difference_of_shares(before: Batches, after: Batches, confidence: float, *, paired: bool) -> Limits:
+def difference_of_shares(before: Batches, after: Batches, confidence: float, *, paired: bool) -> Interval:
     """Limits of share(after) − share(before), from 0s and 1s by batch; of pairs, in the same order."""
     p, q = _mean(before), _mean(after)
     (p_low, p_high), (q_low, q_high) = (share_limits(side, confidence) for side in (before, after))
@@ -138,7 +139,7 @@ def difference_of_shares(before: Batches, after: Batches, confidence: float, *, 
     )
 
 
-def share_limits(flags: Batches, confidence: float) -> tuple[float, float]:
+def share_limits(flags: Batches, confidence: float) -> Interval:
     n = sum(map(len, flags))
     worth = effective_n([fsum(batch) / len(batch) for batch in flags], n, confidence)
     return wilson_share(_mean(flags), worth, confidence)
@@ -181,7 +182,7 @@ def _percentile(
 
 
 def ratio_of_paired_percentiles(before: Batches, after: Batches, percent: int, confidence: float) -> Limits:
-    """Limits of the same where batch k of both sides holds the same requests; none if the tail is too thin."""
+    """The same where batch k of both sides holds the same requests; none if the tail is too thin."""
     sides = [Weighted(side, percent) for side in (before, after)]
     tail = int(min(side.tail(confidence) for side in sides))
     if tail < LEAST_TAIL:
@@ -237,5 +238,5 @@ class Weighted:
         return worth * min(self._percent, 100 - self._percent) / 100
 
 
-def _exp(limits: tuple[float, float]) -> Limits:
+def _exp(limits: Interval) -> Interval:
     return exp(limits[0]), exp(limits[1])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ledgers.distributions import PERCENTILES, nearest_rank
 from ledgers.errors import InputError
 from ledgers.formats.fields import shown
-from ledgers.intervals import BATCHES, LEAST_BATCHES, LEAST_IN_BATCH, batched, batches_for
+from ledgers.intervals import LEAST_BATCHES, LEAST_IN_BATCH, Limits, batched, batches_for
 from ledgers.units import NS_PER_MS, NS_PER_S
 from reports.compare_effects import (
     NOTHING,
@@ -63,7 +63,10 @@ class Metric(NamedTuple):
         return int(self.statistic[1:]) if self.statistic and self.statistic != "mean" else None
 
 
-DEFAULT = tuple(Metric(name, "p95") for name in ("ttft", "tpot", "e2e")) + (
+DEFAULT = (
+    Metric("ttft", "p95"),
+    Metric("tpot", "p95"),
+    Metric("e2e", "p95"),
     Metric("goodput"),
     Metric("error_rate"),
 )
@@ -140,7 +143,7 @@ def _latencies(metric: Metric, of: Group) -> list[tuple[int, Sequence[float]]]:
     """The values of each request that has any, with its place."""
     requests, gaps = of.sample.requests, of.sample.gaps
     if metric.name == "itl":
-        return [(i, found) for i in of.places if (found := gaps.get(i))]
+        return [(i, gaps[i]) for i in of.places if gaps.get(i)]
     which = LATENCIES.index(metric.name)
     return [(i, (found,)) for i in of.places if (found := requests[i].values[which]) is not None]
 
@@ -194,9 +197,9 @@ def _scale(metric: Metric) -> Scale:
     return "difference" if metric.name in SHARES else "ratio"
 
 
-def _by_order(items: list[tuple[str, Sequence[float]]], order: dict[str, int]) -> Batches:
+def _by_order(items: Sequence[tuple[str, Sequence[float]]], order: dict[str, int]) -> Batches:
     """Values by request, in batches of the common order; such a batch may be empty."""
-    count = min(BATCHES, batches_for(len(order)))
+    count = batches_for(len(order))
     batches: list[list[float]] = [[] for _ in range(count)]
     for request, values in sorted(items, key=lambda item: order[item[0]]):
         batches[order[request] * count // len(order)].extend(values)
@@ -218,6 +221,7 @@ def _latency(metric: Metric, sides: Pair, values: Values, confidence: float, ord
         few = min(map(len, items))
         return Effect(*values, "ratio", why=f"{few} values, needs {_LEAST}")
     percent = metric.percent
+    limits: Limits
     if percent is None:
         limits = ratio_of_means(one, other, confidence, paired=in_pairs)
     elif in_pairs:
@@ -228,7 +232,7 @@ def _latency(metric: Metric, sides: Pair, values: Values, confidence: float, ord
     return Effect(*values, "ratio", *limits, why=why, paired=in_pairs)
 
 
-def _batched(values: list[Sequence[float]]) -> Batches:
+def _batched(values: Sequence[Sequence[float]]) -> Batches:
     """Requests in batches, all values of one in the same."""
     count, n = batches_for(len(values)), len(values)
     return [
@@ -255,7 +259,7 @@ def _flag_batches(metric: Metric, sides: Pair, order: Order) -> tuple[Batches, B
 
 
 def _rate(metric: Metric, sides: Pair, values: Values, confidence: float, order: Order) -> Effect:
-    """By slices of the window; where nothing came of one side, by the share of the requests of which it did."""
+    """By slices of the window; where one side has none at all, by the share of requests that count."""
     if all(values):
         one, other = (_slices(metric, side) for side in sides)
         limits = ratio_of_means(one, other, confidence, paired=order is not None and len(one) == len(other))

@@ -1,7 +1,7 @@
 """What a comparison needs of a run: what each request came to, in order of arrival. Reads run directories.
 
-The figures are those of `ledgers.summary`, with the definitions of `ledgers.metrics`; beside them stands what a
-summary does not keep: which request had which value.
+The figures are those of `ledgers.summary`, with the definitions of `ledgers.metrics`; beside them stands what
+a summary does not keep: which request had which value.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Sample(NamedTuple):
 
     @property
     def window_ns(self) -> int:
-        return round(self.summary["window_s"] * NS_PER_S)
+        window_s: float = self.summary["window_s"]
+        return round(window_s * NS_PER_S)
 
     @property
     def begin_ns(self) -> int:

@@ -1,4 +1,4 @@
-"""In what runs differ apart from their figures: a comparison of other things than those asked for misleads. Pure."""
+"""In what runs differ apart from their figures, and whether they may be compared all the same. Pure."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _percent(value: float) -> str:
 
 
 def interval(line: Line) -> str:
-    """Of the change, or of the difference in points where that is what is bounded; an open end is left out."""
+    """Of the change, or of the difference where that is what is bounded; an open end is left out."""
     if line.low is None and line.high is None:
         return DASH
     if line.interval_of == "ratio" or line.unit == "share":
