@@ -270,8 +270,9 @@ def _rate(metric: Metric, sides: Pair, values: Values, confidence: float, order:
     low, high = difference_of_shares(one, other, confidence, paired=in_pairs)
     per_s = len(sides[0].places) * NS_PER_S / sides[0].sample.span_ns
     if values[0]:
-        return Effect(*values, "ratio", max(0.0, 1 + low * per_s / values[0]), 1 + high * per_s / values[0])
-    return Effect(*values, "difference", low * per_s, high * per_s)
+        low, high = (max(0.0, 1 + limit * per_s / values[0]) for limit in (low, high))
+        return Effect(*values, "ratio", low, high, paired=in_pairs)
+    return Effect(*values, "difference", low * per_s, high * per_s, paired=in_pairs)
 
 
 def _slices(metric: Metric, of: Group) -> Batches:

@@ -7,7 +7,7 @@ a summary does not keep: which request had which value.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,10 +85,14 @@ MARKS = {"censored": "†", "client-limited": "‡", "unsteady": "§", "incomple
 
 
 def read_sample(run: Run, summary: dict[str, Any]) -> Sample:
+    return sample_of(run.path, run.info, summary, run.rows())
+
+
+def sample_of(path: Path, info: RunInfo, summary: dict[str, Any], every: Iterable[RequestRow]) -> Sample:
     """All requests of a run by arrival; those that left no row as unfinished, behind all others."""
-    bounds, end_ns = run.info.config.slo.bounds_ns(), round(summary["window_s"] * NS_PER_S)
+    bounds, end_ns = info.config.slo.bounds_ns(), round(summary["window_s"] * NS_PER_S)
     begin_ns, last_ns = _kept(summary)
-    rows = [row for row in run.rows() if begin_ns <= (origin_ns(row) or 0) <= last_ns]
+    rows = [row for row in every if begin_ns <= (origin_ns(row) or 0) <= last_ns]
     rows.sort(key=lambda row: (origin_ns(row) or 0, row.retry_of is not None))
     requests = [_seen(row, meets(row, bounds), end_ns) for row in rows]
     gaps = {
@@ -99,7 +103,7 @@ def read_sample(run: Run, summary: dict[str, Any]) -> Sample:
     for place in range(summary["without_row"]):
         lost = Seen(f"\0{place}", None, end_ns, None, "unfinished", False, None, (None, None, None))
         requests.append(lost)
-    return Sample(run.path, run.info, summary, requests, gaps)
+    return Sample(path, info, summary, requests, gaps)
 
 
 def _kept(summary: dict[str, Any]) -> tuple[float, float]:
