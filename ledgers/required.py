@@ -26,7 +26,9 @@ require_option = click.option(
 )
 
 
-def requirements_from(words: Sequence[str], slo: Slo, classes: Iterable[str | None]) -> list[Requirement]:
+def requirements_from(
+    words: Sequence[str], slo: Slo, classes: Iterable[str | None], *, measured: bool = False
+) -> list[Requirement]:
     """InputError for what could never be judged: nobody should wait for the end of a run to learn that."""
     requirements = [parse_requirement(word) for word in words]
     if needs_slo(requirements) and not slo.given:
@@ -35,6 +37,8 @@ def requirements_from(words: Sequence[str], slo: Slo, classes: Iterable[str | No
     missing = sorted(name for name in asked - set(classes) if name) if asked else []
     if missing:
         raise InputError(f"--require: no request of the ledger is of class {shown(missing[0])}")
+    if measured and any(requirement.metric == "queue_delay" for requirement in requirements):
+        raise InputError("--require queue_delay: a client cannot see it: say ttft")
     return requirements
 
 

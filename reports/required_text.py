@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ledgers.requirements import LATENCIES, Judged, parse_requirement
 from reports.text import ms, wrapped
 
-UNPROVEN = "Required, but nothing is proven: the load generator was the limit"
+UNPROVEN = "Required, but nothing is proven: the load generator or the machine was the limit"
 
 
 def required_text(judged: Sequence[Judged], *, unproven: bool) -> str:

@@ -60,7 +60,9 @@ def sample(rows: Sequence[RequestRow], info: RunInfo) -> Sample:
     return sample_of(Path("run"), info, {**UNMARKED, "window_s": end_ns / S}, rows)
 
 
-def by_hand(e2e_ms: Sequence[float], sha256: str | None = "same", slo: Slo | None = None, **fields: Any) -> Sample:
+def by_hand(
+    e2e_ms: Sequence[float], sha256: str | None = "same", slo: Slo | None = None, **fields: Any
+) -> Sample:
     """A measured run of these E2E, a request a second, the first token after half of it, then ten more."""
     info = RunInfo(
         kind="measured",
@@ -73,6 +75,12 @@ def by_hand(e2e_ms: Sequence[float], sha256: str | None = "same", slo: Slo | Non
 def answered(i: int, e2e_ms: float, **fields: Any) -> RequestRow:
     arrival = i * S
     first, last = arrival + round(e2e_ms * MS / 2), arrival + round(e2e_ms * MS)
-    known: dict[str, Any] = {"id": f"R{i}", "prompt_tokens": 10, "output_tokens": 11, "tokens": 11, "events": 11}
+    known: dict[str, Any] = {
+        "id": f"R{i}",
+        "prompt_tokens": 10,
+        "output_tokens": 11,
+        "tokens": 11,
+        "events": 11,
+    }
     times = {"arrival_ns": arrival, "first_token_ns": first, "last_token_ns": last, "end_ns": last}
     return RequestRow(**{**known, **times, "outcome": "completed", "streamed": True, **fields})
