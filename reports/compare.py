@@ -25,7 +25,7 @@ from reports.compare_metrics import (
     group,
 )
 from reports.compare_samples import Sample
-from reports.compare_settings import Difference
+from reports.compare_settings import Difference, notes
 
 Verdict = Literal["better", "worse", "no difference shown", "cannot tell"]
 Regression = Literal["yes", "no", "possible"]
@@ -60,12 +60,16 @@ class Line(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
-    """`settings` says what was allowed to differ, `marks` what stands against the figures of each run."""
+    """`settings` says what was allowed to differ, `notes` what differs and may matter all the same.
+
+    `marks` is what stands against the figures of each run.
+    """
 
     baseline: list[str]
     candidate: list[str]
     pairing: str
     settings: dict[str, Difference]
+    notes: list[str]
     marks: dict[str, list[str]]
     confidence: float
     lines: list[Line]
@@ -118,6 +122,7 @@ def compare(
         candidate=[str(run.path) for run in sides.candidate],
         pairing=_pairing(sides),
         settings=settings,
+        notes=notes(sides.baseline[0].info, sides.candidate[0].info),
         marks={str(run.path): run.marks() for side in sides for run in side},
         confidence=CONFIDENCE,
         lines=lines,

@@ -81,6 +81,17 @@ def refuse_others(
     return found
 
 
+def notes(one: RunInfo, other: RunInfo) -> list[str]:
+    """What is no reason to refuse, and may be one for a difference."""
+    read: dict[str, Callable[[RunInfo], dict[str, Any]]] = {
+        "made by": lambda info: {"version": info.version},
+        "made on": lambda info: info.host,
+        "model": lambda info: {"model": info.config.model},
+    }
+    found = {name: _differing(of(one), of(other)) for name, of in read.items()}
+    return [in_words(name, keys) for name, keys in found.items() if keys]
+
+
 def in_words(name: str, keys: Difference) -> str:
     """`hardware: decode_slots 3 | 4`."""
     said = [f"{key} {_short(one)} | {_short(other)}" for key, (one, other) in list(keys.items())[:_MOST]]

@@ -47,7 +47,8 @@ FORMS: dict[str, Callable[[Comparison], str]] = {"text": comparison_text, "markd
 def heading(found: Comparison) -> list[str]:
     sides = [", ".join(side) for side in (found.baseline, found.candidate)]
     allowed = [f"allowed to differ: {in_words(name, keys)}" for name, keys in found.settings.items()]
-    return [f"{sides[1]} against {sides[0]} ({found.pairing})", *allowed]
+    notes = [f"note: {note}" for note in found.notes]
+    return [f"{sides[1]} against {sides[0]} ({found.pairing})", *allowed, *notes]
 
 
 def tables(found: Comparison) -> Iterator[tuple[str, Sequence[Line]]]:
@@ -135,8 +136,9 @@ def conclusion(found: Comparison) -> str:
     if found.regressions:
         return f"verdict: REGRESSION beyond the tolerance: {', '.join(found.regressions)}"
     open_ = [_named(line) for line in judged if line.regression == "possible"]
-    if any(line.verdict == "cannot tell" for line in judged) or not judged:
-        return f"verdict: cannot tell, for want of requests: {', '.join(open_) or 'nothing to judge'}"
+    untold = [_named(line) for line in judged if line.verdict == "cannot tell"]
+    if untold or not judged:
+        return f"verdict: cannot tell, for want of requests: {', '.join(untold) or 'nothing to judge'}"
     parts = [
         f"{verdict}: {', '.join(names)}"
         for verdict in ("better", "worse")

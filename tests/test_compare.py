@@ -277,7 +277,7 @@ def test_what_stands_against_a_run_stands_beside_its_figures() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_names_from_outside_stay_text(form: str) -> None:
-    """An escape sequence, a bar and a formula as the name of a class: nothing is obeyed, no table is wider."""
+    """An escape sequence, a bar and a formula as the name of a class: nothing is obeyed or wider."""
     evil = "=1+1|\x1b[31m\u202e<b>" + "x" * 100
     before, after = (
         _of([answered(i, ms, class_=evil if i % 2 else "other") for i in range(100)]) for ms in (100, 150)
@@ -289,6 +289,15 @@ def test_names_from_outside_stay_text(form: str) -> None:
         assert max(map(len, text.splitlines())) <= 80
     else:
         assert "1+1\\|" in text
+
+
+def test_another_machine_is_said_and_not_refused() -> None:
+    """So are another version, and another model, which may be the very thing that is compared."""
+    before = by_hand([100.0 + i for i in range(100)])
+    info = msgspec.structs.replace(before.info, version="9.9", host={"cpus": 64})
+    text = comparison_text(compared(before, before._replace(info=info), "e2e.mean"))
+    assert "note: made on: cpus none | 64" in text
+    assert "9.9" in text
 
 
 # The command
