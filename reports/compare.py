@@ -16,11 +16,11 @@ import msgspec
 from ledgers.intervals import CONFIDENCE
 from reports.compare_effects import Effect
 from reports.compare_metrics import (
+    Between,
     Group,
     Metric,
     all_metrics,
     common_order,
-    effect,
     effect_of_repeats,
     group,
 )
@@ -137,13 +137,13 @@ class _Finder:
     def __init__(self, sides: Sides, class_: str | None) -> None:
         self._sides = sides
         self._groups: list[list[Group]] = [[group(run, class_) for run in side] for side in sides]
-        self._order = None if sides.repeated else common_order(self._groups[0][0], self._groups[1][0])
+        self._between = None if sides.repeated else Between(self._groups[0][0], self._groups[1][0])
 
     def __call__(self, metric: Metric, confidence: float) -> Effect | None:
+        if self._between:
+            return self._between.effect(metric, confidence)
         before, after = self._groups
-        if self._sides.repeated:
-            return effect_of_repeats(metric, before, after, confidence, paired=self._sides.in_pairs())
-        return effect(metric, before[0], after[0], confidence, self._order)
+        return effect_of_repeats(metric, before, after, confidence, paired=self._sides.in_pairs())
 
 
 def _classes(sides: Sides, primary: Sequence[Metric]) -> list[str | None]:

@@ -166,18 +166,46 @@ def _weights(metric: Metric, of: Group) -> list[int]:
 # Effects
 
 
-def effect(metric: Metric, before: Group, after: Group, confidence: float, order: Order) -> Effect | None:
-    """Between two runs; None if either has no such figure. `order`: of the same requests, if they are."""
-    p, q = value(metric, before), value(metric, after)
-    if p is None or q is None:
-        p, q = (histogram_value(metric, side) for side in (before, after))
-        why = "an interval needs --record-tokens"
-        return None if p is None or q is None else Effect(p, q, "ratio", why=why)
-    few = min(len(before.places), len(after.places))
-    if not batches_for(few):
-        return Effect(p, q, _scale(metric), why=f"{few} requests, needs {_LEAST}")
-    find = _rate if metric.name in RATES else _share if metric.name in SHARES else _latency
-    return find(metric, (before, after), (p, q), confidence, order)
+class Between:
+    """The effects between two runs, or between what two runs have of one class."""
+
+    def __init__(self, before: Group, after: Group) -> None:
+        self._sides = (before, after)
+        self.order = common_order(before, after)
+        self._latencies: dict[str, tuple[Batches, Batches, bool]] = {}
+
+    def effect(self, metric: Metric, confidence: float) -> Effect | None:
+        """None if either side has no such figure."""
+        p, q = (value(metric, side) for side in self._sides)
+        if p is None or q is None:
+            p, q = (histogram_value(metric, side) for side in self._sides)
+            why = "an interval needs --record-tokens"
+            return None if p is None or q is None else Effect(p, q, "ratio", why=why)
+        few = min(len(side.places) for side in self._sides)
+        if not batches_for(few):
+            return Effect(p, q, _scale(metric), why=f"{few} requests, needs {_LEAST}")
+        if metric.name in RATES:
+            return _rate(metric, self._sides, (p, q), confidence, self.order)
+        if metric.name in SHARES:
+            return _share(metric, self._sides, (p, q), confidence, self.order)
+        return self._latency(metric, (p, q), confidence)
+
+    def _latency(self, metric: Metric, values: Values, confidence: float) -> Effect:
+        if metric.name not in self._latencies:
+            self._latencies[metric.name] = _latency_batches(metric, self._sides, self.order)
+        one, other, paired = self._latencies[metric.name]
+        if not one or not other:
+            return Effect(*values, "ratio", why=f"too few values, needs {_LEAST} on each side")
+        percent = metric.percent
+        limits: Limits
+        if percent is None:
+            limits = ratio_of_means(one, other, confidence, paired=paired)
+        elif paired:
+            limits = ratio_of_paired_percentiles(one, other, percent, confidence)
+        else:
+            limits = ratio_of_percentiles(one, other, percent, confidence)
+        why = f"too few independent values for p{percent}" if limits == NOTHING else None
+        return Effect(*values, "ratio", *limits, why=why, paired=paired)
 
 
 def common_order(before: Group, after: Group) -> Order:
@@ -206,30 +234,18 @@ def _by_order(items: Sequence[tuple[str, Sequence[float]]], order: dict[str, int
     return batches
 
 
-def _latency(metric: Metric, sides: Pair, values: Values, confidence: float, order: Order) -> Effect:
-    items = [
-        [
-            (side.sample.requests[i].request, [max(1.0, v) for v in found])
-            for i, found in _latencies(metric, side)
+def _latency_batches(metric: Metric, sides: Pair, order: Order) -> tuple[Batches, Batches, bool]:
+    """Of both sides, and whether batch k has the same requests on both: none may be empty then."""
+    items = [_latencies(metric, side) for side in sides]
+    if order:
+        paired = [
+            _by_order([(side.sample.requests[i].request, found) for i, found in each], order)
+            for side, each in zip(sides, items, strict=True)
         ]
-        for side in sides
-    ]
-    paired: list[Batches] = [_by_order(side, order) for side in items] if order else []
-    in_pairs = bool(paired) and all(map(len, [*paired[0], *paired[1]]))
-    one, other = paired if in_pairs else [_batched([found for _, found in side]) for side in items]
-    if not one or not other:
-        few = min(map(len, items))
-        return Effect(*values, "ratio", why=f"{few} values, needs {_LEAST}")
-    percent = metric.percent
-    limits: Limits
-    if percent is None:
-        limits = ratio_of_means(one, other, confidence, paired=in_pairs)
-    elif in_pairs:
-        limits = ratio_of_paired_percentiles(one, other, percent, confidence)
-    else:
-        limits = ratio_of_percentiles(one, other, percent, confidence)
-    why = f"too few independent values for p{percent}" if limits == NOTHING else None
-    return Effect(*values, "ratio", *limits, why=why, paired=in_pairs)
+        if all(map(len, [*paired[0], *paired[1]])):
+            return paired[0], paired[1], True
+    one, other = (_batched([found for _, found in each]) for each in items)
+    return one, other, False
 
 
 def _batched(values: Sequence[Sequence[float]]) -> Batches:
@@ -262,8 +278,9 @@ def _rate(metric: Metric, sides: Pair, values: Values, confidence: float, order:
     """By slices of the window; where one side has none at all, by the share of requests that count."""
     if all(values):
         one, other = (_slices(metric, side) for side in sides)
-        limits = ratio_of_means(one, other, confidence, paired=order is not None and len(one) == len(other))
-        return Effect(*values, "ratio", *limits, paired=order is not None)
+        in_pairs = order is not None and len(one) == len(other)
+        limits = ratio_of_means(one, other, confidence, paired=in_pairs)
+        return Effect(*values, "ratio", *limits, paired=in_pairs)
     if metric.name == "token_throughput" or not any(values):
         return Effect(*values, "difference", why="none on one side" if any(values) else "none")
     one, other, in_pairs = _flag_batches(metric, sides, order)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ def sample_of(path: Path, info: RunInfo, summary: dict[str, Any], every: Iterabl
     rows.sort(key=lambda row: (origin_ns(row) or 0, row.retry_of is not None))
     requests = [_seen(row, meets(row, bounds), end_ns) for row in rows]
     gaps = {
-        place: gaps_ns(row)
+        place: [max(1, gap) for gap in gaps_ns(row)]
         for place, (row, seen) in enumerate(zip(rows, requests, strict=True))
         if seen.completed and row.token_ns
     }
@@ -117,7 +118,7 @@ def _seen(row: RequestRow, met: bool, end_ns: int) -> Seen:
     outcome = classify(row.outcome, leave_ns(row), end_ns)
     done = outcome == "completed"
     tpot = tpot_ns(row)
-    values = (ttft_ns(row), None if tpot is None else float(tpot), e2e_ns(row))
+    values = (_above_0(ttft_ns(row)), _above_0(tpot), _above_0(e2e_ns(row)))
     return Seen(
         row.retry_of or row.id,
         row.class_,
@@ -128,3 +129,8 @@ def _seen(row: RequestRow, met: bool, end_ns: int) -> Seen:
         row.tokens,
         values if done else (None, None, None),
     )
+
+
+def _above_0(value_ns: int | Fraction | None) -> float | None:
+    """Ratios need values above 0: a nanosecond is far below what any stamp tells."""
+    return None if value_ns is None else max(1.0, float(value_ns))

@@ -11,20 +11,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from ledgers.rundir import Clock, LedgerInfo, RunConfig, RunInfo, RunWriter
+from ledgers.rundir import Clock, LedgerInfo, Run, RunConfig, RunInfo, RunWriter
 from ledgers.settings import Hardware, Slo
-from ledgers.summary import write_summary
+from ledgers.summary import summarize, write_summary
 from reports.compare import Comparison, Line, Sides, compare, exit_code, verdict
 from reports.compare_metrics import (
     DEFAULT,
+    Between,
     Metric,
     all_metrics,
-    common_order,
-    effect,
     group,
     parse_metric,
+    value,
 )
-from reports.compare_samples import Sample
+from reports.compare_samples import Sample, read_sample
 from reports.compare_settings import SETTINGS
 from reports.compare_text import FORMS, comparison_text
 from tests.compared import answered, by_hand, ledger, sample, simulated
@@ -83,6 +83,61 @@ def test_separate_ledgers_are_not_paired() -> None:
         assert found.pairing == "separate requests"
         assert line(found, "e2e.mean").verdict == "no difference shown"
         assert not line(found, "e2e.mean").paired
+
+
+def test_figures_are_those_of_the_summary(tmp_path: Path) -> None:
+    """Every one of a simulation under overload, where a window ends early, of all and of each class."""
+    words = (
+        "toy",
+        "--preset",
+        "overload",
+        "--out",
+        "run",
+        "--record-tokens",
+        "--quiet",
+        "--max-queue",
+        "6",
+        "--tail",
+        "1",
+    )
+    tokentick("simulate", *words, cwd=tmp_path)
+    run = Run(tmp_path / "run")
+    summary = summarize(run)
+    read = read_sample(run, summary)
+    assert min(summary["rejected"], summary["unfinished"]) > 0
+    for class_, figures in {None: summary, **summary["by_class"]}.items():
+        errors = (figures["failed"] + figures["rejected"]) / figures["scheduled"]
+        known = {"throughput": "throughput_rps", "token_throughput": "token_throughput_tps"}
+        known |= {"goodput": "goodput_rps", "attainment": "attainment"}
+        for metric in all_metrics(class_):
+            found = value(metric, group(read, class_))
+            if metric.name == "error_rate":
+                assert found == pytest.approx(errors)
+            elif metric.statistic is None:
+                assert found == pytest.approx(figures[known[metric.name]])
+            elif metric.name != "itl":
+                of = figures[f"{metric.name}_ms"]
+                assert found == (of and pytest.approx(of[metric.statistic]))
+            elif class_ is None:  # a histogram has three digits
+                assert found == pytest.approx(figures["itl_ms"][metric.statistic], rel=1e-3)
+
+
+def test_itl_has_an_interval_where_the_times_of_tokens_were_kept() -> None:
+    """Without them the figure is that of the histogram, and no interval is made up."""
+    itl = {"itl_ms": {"mean": 5.0, "p50": 4.0, "p90": 6.0, "p95": 7.0, "p99": 9.0}}
+    base = by_hand([100.0] * 50)
+    without = base._replace(summary=base.summary | itl)
+    assert line(compared(without, without, "itl.p95"), "itl.p95").before == 7.0
+    assert line(compared(without, without, "itl.p95"), "itl.p95").verdict == "cannot tell"
+    one, other = (
+        _of(
+            [answered(i, 100, token_ns=[i, i + gap * 1_000_000, i + 3 * gap * 1_000_000]) for i in range(100)]
+        )
+        for gap in (10, 12)
+    )
+    found = line(compared(one, other, "itl.p90"), "itl.p90")
+    assert (found.before, found.after) == pytest.approx((20, 24))
+    assert found.verdict == "worse"
 
 
 def test_few_requests_have_figures_and_no_interval() -> None:
@@ -195,9 +250,8 @@ def test_a_point_beyond_the_tolerance_is_no_regression_if_its_interval_is_not() 
 
 def verdicts(one: Sample, other: Sample, metrics: Sequence[Metric]) -> list[str]:
     """Those of metrics that are judged at once, without all the figures that are only read."""
-    sides = group(one, None), group(other, None)
-    order, confidence = common_order(*sides), 1 - 0.05 / len(metrics)
-    found = [(metric, effect(metric, *sides, confidence, order)) for metric in metrics]
+    between, confidence = Between(group(one, None), group(other, None)), 1 - 0.05 / len(metrics)
+    found = [(metric, between.effect(metric, confidence)) for metric in metrics]
     return [verdict(each, more_is_better=metric.more_is_better) for metric, each in found if each]
 
 
@@ -312,12 +366,12 @@ def make(path: Path, *, changes: dict[str, Any] | None = None, slower: float = 1
         ledger=LedgerInfo("test", "digest", count),
         clock=Clock(0, 0, "kernel"),
     )
-    for name, value in (changes or {}).items():
+    for name, changed in (changes or {}).items():
         *parents, last = name.split(".")
         owner: Any = info
         for parent in parents:
             owner = getattr(owner, parent)
-        setattr(owner, last, value)
+        setattr(owner, last, changed)
     writer = RunWriter(path, info)
     for i in range(count):
         writer.add(answered(i, slower * (200 + (37 * i) % 400)))
