@@ -23,8 +23,9 @@ import msgspec
 from ledgers.arrivals import PROCESSES, Pacing, Rate, replay, stretch, usual_process
 from ledgers.columns import Column, Table
 from ledgers.errors import InputError
-from ledgers.formats import HEAD_BYTES, choose_format
+from ledgers.formats import HEAD_BYTES, choose_format, rundir
 from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow, located, shown
+from ledgers.formats.mapped import Columns
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
 from ledgers.taken import Taken, time_of
@@ -41,6 +42,7 @@ def load_ledger(
     source: str,
     *,
     trace_format: str | None = None,
+    columns: Columns | None = None,
     request_rate: Rate | None = None,
     speed: Fraction = Fraction(1),
     num_prompts: int | None = None,
@@ -50,7 +52,7 @@ def load_ledger(
     stages: Profile | None = None,
     strict: bool = False,
 ) -> Ledger:
-    """The ledger of a trace file, or of `toy`.
+    """The ledger of a trace file, of a run directory, or of `toy`; `columns` name what a trace's are.
 
     The first `num_prompts` rows in order of time are taken, then their times are stretched to `request_rate`
     (req/s), or divided by `speed`. An `arrival` process needs a rate or `stages`, and replaces the times that
@@ -60,7 +62,8 @@ def load_ledger(
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
     with _opened(source) as file:
-        intake = _Intake(source, choose_format(file, source, trace_format).read(file, source), strict)
+        form = choose_format(file, source, trace_format, columns)
+        intake = _Intake(source, form.read(file, source), strict)
         taken = Taken(num_prompts)
         for number, row in intake:
             taken.add(number, row)
@@ -144,7 +147,16 @@ def _open(source: str) -> BufferedReader:
     if source == TOY:
         # The buffered reader is what formats expect, wherever the package's data lies.
         return BufferedReader(BytesIO((files("ledgers") / "data" / "toy_ledger.csv").read_bytes()))
+    if Path(source).is_dir():
+        source = _rows_of_run(source)
     return BufferedReader(_WholeReads(source), HEAD_BYTES)
+
+
+def _rows_of_run(directory: str) -> str:
+    rows = Path(directory) / rundir.ROWS
+    if not rows.exists():
+        raise InputError(f"{directory}: a directory, but no run directory (it has no {rundir.ROWS})")
+    return str(rows)
 
 
 class _WholeReads(FileIO):
