@@ -338,7 +338,7 @@ def test_a_pipe_may_give_its_head_in_pieces(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"missing\.csv: No such file or directory"):
         load_ledger(str(tmp_path / "missing.csv"))
-    with pytest.raises(InputError, match="Is a directory"):
+    with pytest.raises(InputError, match="a directory, but no run directory"):
         load_ledger(str(tmp_path))
 
 

@@ -45,14 +45,10 @@ def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
             session = fields.optional_label(record.id, "id") or f"conversation {number}"
         except ValueError as error:
             raise fields.located(source, line, error) from None
-        turns = 0
-        for turns, row in enumerate(_turns(line, session, record.conversations or []), 1):
-            yield row
-        if not turns:
-            yield Skipped(line, "no human message with an answer")
+        yield from _turns(line, session, record.conversations or [])
 
 
-def _turns(line: int, session: str, messages: list[Message]) -> Iterator[TraceRow]:
+def _turns(line: int, session: str, messages: list[Message]) -> Iterator[TraceRow | Skipped]:
     said: list[str] = []
     tokens = turn = 0
     asked = False
@@ -73,3 +69,5 @@ def _turns(line: int, session: str, messages: list[Message]) -> Iterator[TraceRo
         asked = speaker in ASKING
         said.append(message.text)
         tokens += count
+    if not turn:
+        yield Skipped(line, "no human message with an answer")

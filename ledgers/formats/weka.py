@@ -87,7 +87,7 @@ def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
 
 
 def nested_clocks(data: bytes) -> bool:
-    """Whether times of sub-agents begin with the sub-agent: then some are before it on the session's clock."""
+    """Whether sub-agents count from their own begin: then some of their times are before it."""
     return _some_before(_clocked.decode(data))
 
 
