@@ -38,7 +38,7 @@ class Record(msgspec.Struct):
     text_input: Any = None
     messages: Any = None
     message_mode: Any = None
-    payload: msgspec.Raw | None = None
+    payload: Any = None
     output_length: Any = None
     hash_ids: Any = None
 

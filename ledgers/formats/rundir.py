@@ -1,8 +1,8 @@
 """Our own run directories, and a `requests.jsonl` by itself: the load of a run, to be asked for again.
 
 Each request is asked for again at its intended arrival, whatever became of it; not its further attempts,
-which are no load but answers to failures. An output is as long as it was delivered if the request completed, else
-as it was asked. Prompts are new ones of the same lengths: results do not repeat what they share.
+which are no load but answers to failures. An output is as long as it was delivered if the request completed,
+else as it was asked. Prompts are new ones of the same lengths: results do not repeat what they share.
 """
 
 from __future__ import annotations
