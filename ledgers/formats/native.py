@@ -41,7 +41,7 @@ def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
 
 
 def _records(file: BufferedReader, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    if fields.first_line(file.peek()).startswith("{"):
+    if Head(file.peek()).is_json:
         return fields.json_records(file, source, dict[str, Any])
     return fields.csv_records(file, source, needed=("output_tokens",), known=COLUMNS)
 
