@@ -88,6 +88,13 @@ def _with_following_bounds(process: Callable[[str, Any], None]) -> Callable[[str
     return process_all
 
 
+columns_option = click.option(
+    "--columns",
+    metavar="time=NAME,prompt=NAME,output=NAME,unit=UNIT",
+    callback=_columns,
+    help="Read the file, any CSV, JSONL or Parquet, by these columns; also id=, session=, turn=, class=. "
+    "The unit of time is ns, us, ms, s or iso (docs/traces.md).",
+)
 _LEDGER_OPTIONS = (
     click.argument("ledger", required=False),
     click.option(
@@ -95,13 +102,7 @@ _LEDGER_OPTIONS = (
         type=click.Choice(list(FORMATS)),
         help="Read LEDGER in this format (else: detected).",
     ),
-    click.option(
-        "--columns",
-        metavar="time=NAME,prompt=NAME,output=NAME,unit=UNIT",
-        callback=_columns,
-        help="Read LEDGER, any CSV, JSONL or Parquet, by these columns; also id=, session=, turn=, class=. "
-        "The unit of time is ns, us, ms, s or iso (docs/traces.md).",
-    ),
+    columns_option,
     click.option(
         "--request-rate",
         "--rate",
@@ -319,6 +320,8 @@ def scheduler_from(options: Options) -> SchedulerSettings:
     """The scheduler that the flags describe. InputError if the hardware cannot be read."""
     usual = _preset(options) or PRESETS[DEFAULT_PRESET]  # presets differ in their rates; batching is one
     wait_s, tick_s = options["max_wait"], options["tick"]
+    if options["classes"] and options["policy"] != "classes":
+        raise InputError(f"--classes: means nothing under --policy {options['policy']}")
     return SchedulerSettings(
         policy=options["policy"],
         max_batch=options["max_batch"] or usual.max_batch,

@@ -253,4 +253,5 @@ def optional_label(value: Any, field: str) -> str | None:
 def shown(value: Any) -> str:
     """A value as a message shows it: on one line, and short."""
     text = repr(value)
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+    closing = text[-1] if isinstance(value, str) else ""
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…{closing}"
