@@ -16,7 +16,7 @@ from importlib.resources import files
 from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,6 +27,7 @@ from ledgers.formats import HEAD_BYTES, choose_format
 from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow, located, shown
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
+from ledgers.sessions import Turns, linked
 from ledgers.taken import Taken, time_of
 from ledgers.timing import Timing, at_once, draw_timing
 from ledgers.units import NS_PER_S, ceil_div, to_ns
@@ -35,6 +36,7 @@ TOY = "toy"
 MOST_SPAN_NS = 10**18  # 31 years; 64 bits hold nine times as much
 LENGTHS = ("prompt_tokens", "output_tokens")
 Numbered = tuple[int, TraceRow]
+Sessions = Literal["wait", "replay"]
 
 
 def load_ledger(
@@ -49,18 +51,22 @@ def load_ledger(
     seed: int = 0,
     stages: Profile | None = None,
     strict: bool = False,
+    sessions: Sessions | None = None,
 ) -> Ledger:
     """The ledger of a trace file, or of `toy`.
 
     The first `num_prompts` rows in order of time are taken, then their times are stretched to `request_rate`
     (req/s), or divided by `speed`. An `arrival` process needs a rate or `stages`, and replaces the times that
     a file may have; rows that would come after the stages are left out. Rows of a trace that have no tokens
-    are left out; `strict` refuses them. Requests without an id are numbered in order of the file. InputError
-    says what in the file, or in the arguments, cannot be used.
+    are left out; `strict` refuses them. Requests without an id are numbered in order of the file. Turns with
+    a think time wait for the one before, unless `sessions` are to be replayed at the trace's own times; then
+    the rate, the process or the stages are those of the other requests. InputError says what in the file, or
+    in the arguments, cannot be used.
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
     with _opened(source) as file:
-        intake = _Intake(source, choose_format(file, source, trace_format).read(file, source), strict)
+        rows = choose_format(file, source, trace_format).read(file, source)
+        intake = _Intake(source, rows, strict, waits=sessions != "replay")
         taken = Taken(num_prompts)
         for number, row in intake:
             taken.add(number, row)
@@ -71,8 +77,23 @@ def load_ledger(
     if num_prompts is not None and num_prompts > len(taken):
         notes.append(f"{num_prompts} requests asked for, the ledger has {len(taken)}")
     name = TOY if source == TOY else Path(source).name
-    timing = _timing(name, taken, pacing)
-    return _plan(name, taken["number"], intake.count, taken.planned(), timing, notes)
+    columns = taken.planned()
+    thinks_ns = columns.pop("think_ns", None)
+    before = None if sessions == "replay" or not thinks_ns else linked(taken["session"], thinks_ns)
+    if before is None or thinks_ns is None:
+        if sessions == "wait":
+            raise InputError(f"{name}: --sessions wait: no turn of a session has a think time")
+        timing = _timing(name, taken, pacing)
+        return _plan(name, taken["number"], intake.count, columns, timing, notes)
+    turns = Turns(before, thinks_ns, pacing.speed)
+    timing = _timing(name, taken, pacing, turns.first)
+    order, arrivals = turns.in_order(timing.arrivals)
+    turns.check(name, order, taken["session"], taken["turn"])
+    columns = {field: column.take(order) for field, column in columns.items()}
+    columns["think_ns"] = turns.thinks(order)
+    notes.append(turns.note(taken["session"]))
+    numbers = taken["number"].take(order)
+    return _plan(name, numbers, intake.count, columns, timing, notes, arrivals)
 
 
 def make_ledger(
@@ -164,8 +185,13 @@ class _Intake:
     also for what would be left out.
     """
 
-    def __init__(self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool) -> None:
+    def __init__(
+        self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool, *, waits: bool = False
+    ) -> None:
+        """`waits`: a turn with a think time needs no time of its own."""
         self.count = 0
+        self._waits = waits
+        self._time_of_session: dict[str, tuple[int | Fraction | None, Fraction | None]] = {}
         self._source = source
         self._rows = rows
         self._strict = strict
@@ -176,17 +202,34 @@ class _Intake:
 
     def __iter__(self) -> Iterator[Numbered]:
         before = None
-        for row in self._rows:
-            if isinstance(row, Skipped) or not (row.prompt_tokens and row.output_tokens):
-                self._skip(row)
+        for given in self._rows:
+            if isinstance(given, Skipped) or not (given.prompt_tokens and given.output_tokens):
+                self._skip(given)
                 continue
+            row = self._timed(given)
             self._check_id(row)
             if before is not None:
                 self._check_alike(before, row)
-                self._out_of_order += time_of(row) < time_of(before)
-            before = row
+                self._out_of_order += row is given and time_of(row) < time_of(before)
+            if row is given:
+                before = row
             self.count += 1
             yield self.count, self._within_prompt(row)
+
+    def _timed(self, row: TraceRow) -> TraceRow:
+        """A turn without a time gets the earliest possible, which is what orders it among the others."""
+        session = row.session
+        if not self._waits or session is None:
+            return row
+        earlier = self._time_of_session.get(session)
+        if earlier is not None and row.think_ns is not None and row.time_ns is row.at is None:
+            time_ns, at = earlier
+            if time_ns is not None:
+                row = msgspec.structs.replace(row, time_ns=time_ns + row.think_ns)
+            elif at is not None:
+                row = msgspec.structs.replace(row, at=at)
+        self._time_of_session[session] = (row.time_ns, row.at)
+        return row
 
     def notes(self) -> list[str]:
         notes = [f"{_rows(count)} left out: {reason}" for reason, count in self.skipped.items()]
@@ -253,12 +296,17 @@ def _plan(
     columns: dict[str, Column],
     timing: Timing,
     notes: list[str],
+    arrivals: Sequence[int] | None = None,
 ) -> Ledger:
-    """Columns in order of time as a ledger of `count` numbers; rows behind the last arrival are left out."""
-    arrivals = timing.arrivals
+    """Columns in order of time as a ledger of `count` numbers; rows behind the last arrival are left out.
+
+    `arrivals` are those of all rows, where the timing is of the first turns alone.
+    """
+    first_turns = "" if arrivals is None else "first turns: "
+    arrivals = timing.arrivals if arrivals is None else arrivals
     if arrivals[-1] > MOST_SPAN_NS:
         raise InputError(f"{name}: its last request would arrive later than {MOST_SPAN_NS // NS_PER_S:,} s")
-    notes = [*notes, *timing.notes, f"{timing.origin}: {_span_text(arrivals)}"]
+    notes = [*notes, *timing.notes, f"{first_turns}{timing.origin}: {_span_text(timing.arrivals)}"]
     if (arrived := len(arrivals)) < len(numbers):
         numbers = numbers[:arrived]
         columns = {name: column[:arrived] for name, column in columns.items()}
@@ -267,15 +315,18 @@ def _plan(
     return Ledger(name=name, rows=rows, notes=notes)
 
 
-def _timing(name: str, taken: Taken, pacing: Pacing) -> Timing:
-    """When rows of a trace, in order of time, arrive."""
+def _timing(name: str, taken: Taken, pacing: Pacing, which: Column | None = None) -> Timing:
+    """When rows of a trace, in order of time, arrive: all, or the ones at the places `which`."""
     rate = pacing.request_rate
     times = taken.times
+    count = len(taken) if which is None else len(which)
     _check_times(name, taken, pacing)
     if pacing.process is not None:
-        return draw_timing(pacing.process, len(taken), pacing)
+        return draw_timing(pacing.process, count, pacing)
     if rate == "inf" or times is None:
-        return at_once(len(taken))
+        return at_once(count)
+    if which is not None:
+        times = times.take(which)
     if rate is None:
         return Timing(f"trace times at speed {float(pacing.speed):g}", replay(times, pacing.speed))
     return Timing("times stretched", stretch(times, rate))
