@@ -26,7 +26,7 @@ def turns_before(rows: Sequence[RequestRow]) -> Sequence[int] | None:
 
 def linked(sessions: Sequence[str | None], thinks_ns: Sequence[int | None]) -> Sequence[int] | None:
     """The same of rows in order, from what their columns say."""
-    if isinstance(thinks_ns, Column) and thinks_ns.empty:  # as in most ledgers
+    if thinks_ns.empty if isinstance(thinks_ns, Column) else thinks_ns.count(None) == len(thinks_ns):
         return None
     before, last, waiting = array("q"), dict[str, int](), False
     for number, (session, think_ns) in enumerate(zip(sessions, thinks_ns, strict=True)):
