@@ -101,4 +101,7 @@ class Turns:
         """What is said of them."""
         waiting = [number for number, turn in enumerate(self._before) if turn != NONE]
         count = len({sessions[number] for number in waiting})
-        return f"{count} session{'s' * (count != 1)}, {len(waiting)} turns wait for the answer before them"
+        turns = "1 turn waits for the answer before it"
+        if len(waiting) > 1:
+            turns = f"{len(waiting)} turns wait for the answer before them"
+        return f"{count} session{'s' * (count != 1)}: {turns}"

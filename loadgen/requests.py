@@ -32,8 +32,8 @@ class Requests(Sequence[RequestRow]):
     """The planned rows of a share, with the ids that are sent.
 
     Those with a time of their own come first, in order of it, then the turns that wait; `behind` has the
-    index of each by that of the one it waits for. What is drawn for a request depends on its number in the whole
-    ledger, whoever sends it. A closed loop has no use for arrivals.
+    index of each by that of the one it waits for. What is drawn for a request depends on its number in the
+    whole ledger, whoever sends it. A closed loop has no use for arrivals.
     """
 
     def __init__(self, rows: Sequence[RequestRow], share: Share, id_prefix: str, *, closed: bool) -> None:
