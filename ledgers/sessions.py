@@ -44,6 +44,28 @@ def not_completed(id: str, outcome: Outcome | None) -> str:
     return f"its session ended with {id}: {outcome}"
 
 
+class Sessions:
+    """Counts the sessions of a run, and those of which every turn completed, by a retry perhaps."""
+
+    def __init__(self) -> None:
+        self._lost: dict[str, set[str] | None] = {}  # of each session the turns that did not complete
+
+    def add(self, row: RequestRow) -> None:
+        if row.session is None:
+            return
+        lost, turn = self._lost.setdefault(row.session, None), row.retry_of or row.id
+        if row.outcome != "completed":
+            self._lost[row.session] = {*(lost or ()), turn}
+        elif lost:
+            lost.discard(turn)
+
+    def figures(self, *, rows_missing: bool) -> dict[str, int | None] | None:
+        if not self._lost:
+            return None
+        whole = sum(not lost for lost in self._lost.values())
+        return {"count": len(self._lost), "whole": None if rows_missing else whole}
+
+
 class Turns:
     """The turns of a trace, whose rows are in order of time: what waits, and where it comes in the ledger."""
 

@@ -336,7 +336,8 @@ class Replay:
 
     def _all_sent(self) -> None:
         """What has its own time is through; turns that wait, and further attempts, may still come."""
-        if self._rules.closed and not self._behind:
+        thinking = any(turn.attempt == 0 for turn in self._retries)
+        if self._rules.closed and not (self._behind or thinking):
             self._set_cut(self._schedule.sent)
         self._check_over()
 

@@ -14,6 +14,7 @@ import msgspec
 from ledgers.errors import InputError, TargetError
 from ledgers.formats.native import write
 from ledgers.ledger import Ledger
+from ledgers.metrics import NEVER
 from ledgers.rows import RequestRow
 from ledgers.rundir import (
     LedgerInfo,
@@ -185,8 +186,8 @@ def _inputs(replay: Replay) -> Inputs:
 
 def _order(ledger: Ledger, planned: Side) -> list[str]:
     """As they arrive by the plan: where turns wait for answers, only the simulation knows."""
-    arrivals = {id: row.arrival_ns for id, row in planned.rows.items()}
-    return sorted((row.id for row in ledger.rows), key=lambda id: arrivals.get(id) or 0)
+    arrivals = {id: row.arrival_ns for id, row in planned.rows.items() if row.arrival_ns is not None}
+    return sorted((row.id for row in ledger.rows), key=lambda id: arrivals.get(id, NEVER))
 
 
 def _side(run: Run, id_of: dict[str, str]) -> Side:

@@ -52,8 +52,9 @@ async def test_a_turn_waits_for_the_answer_and_thinks(tmp_path: Path) -> None:
     """Two sessions beside each other, each in its order; metrics count from the real intended arrival."""
     out = tmp_path / "run"
     async with scripted_server(slow) as server:
-        code, _, err = await tokentick_run(plan(tmp_path), "--base-url", url(server), "--out", out)
+        code, text, err = await tokentick_run(plan(tmp_path), "--base-url", url(server), "--out", out)
     rows = rows_of(out)
+    assert "of 2 sessions every turn completed in 2" in text
     assert (code, {row.outcome for row in rows.values()}) == (0, {"completed"}), err
     check_releases(rows, {"A2": 200, "A3": 0, "B2": 100})
     order = [id_of(post) for post in server.posts]
@@ -108,6 +109,7 @@ async def test_a_session_ends_with_a_turn_that_failed(tmp_path: Path) -> None:
     assert "A3" not in [id_of(post) for post in server.posts]
     summary = json.loads(text)
     assert (summary["scheduled"], summary["failed"], summary["not_sent"]) == (5, 1, 1)
+    assert summary["sessions"] == {"count": 2, "whole": 1}
 
 
 async def test_a_turn_that_a_retry_saved_goes_on(tmp_path: Path) -> None:
@@ -126,6 +128,7 @@ async def test_a_turn_that_a_retry_saved_goes_on(tmp_path: Path) -> None:
     rows = {row.id: row for row in Run(out).rows()}
     assert seen == ["A1", "A1~1", "A2"]
     assert rows["A2"].arrival_ns == (rows["A1~1"].end_ns or 0) + 100 * MS
+    assert summarize(Run(out))["sessions"] == {"count": 1, "whole": 1}
 
 
 async def test_workers_keep_sessions_whole(tmp_path: Path) -> None:
@@ -165,6 +168,34 @@ async def test_under_a_cap_a_turn_waits_for_a_place_as_well(tmp_path: Path) -> N
     assert all(row.arrival_ns == row.sent_ns for row in rows.values())
     for id, before in BEFORE.items():
         assert (rows[id].sent_ns or 0) >= (rows[before].end_ns or 0)
+
+
+async def test_the_tail_begins_with_the_last_turn(tmp_path: Path) -> None:
+    """In an open and in a closed loop: the last turn comes after a longer time than the tail, and is served."""
+    text = HEADER + "A1,A,0,,5,2\nA2,A,,0.4,5,2\n"
+    for words in ([], ["--max-concurrency", 2]):
+        out = tmp_path / f"run{len(words)}"
+        async with scripted_server(quick) as server:
+            words = ["--base-url", url(server), "--out", out, "--tail", 0.3, *words]
+            await tokentick_run(plan(tmp_path, text), *words)
+        assert [row.outcome for row in Run(out).rows()] == ["completed", "completed"]
+
+
+async def test_a_closed_loop_leaves_out_turns_behind_its_duration(tmp_path: Path) -> None:
+    """What was not begun then was never on offer: a turn that is far off, and the one behind it."""
+    text = HEADER + "A1,A,0,,5,2\nA2,A,,0,5,2\nA3,A,,30,5,2\nA4,A,,0,5,2\nB1,B,1,,5,2\nB2,B,,0,5,2\n"
+    out = tmp_path / "run"
+
+    async def slower(request: Request, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.4)
+        await quick(request, writer)
+
+    async with scripted_server(slower) as server:
+        words = ["--base-url", url(server), "--out", out, "--max-concurrency", 2, "--duration", 1.5]
+        code, _, _ = await tokentick_run(plan(tmp_path, text), *words)
+    rows = {row.id: row.outcome for row in Run(out).rows()}
+    assert (code, rows) == (0, dict.fromkeys(("A1", "B1", "A2", "B2"), "completed"))
+    assert Run(out).info.ledger.requests == 4
 
 
 async def test_an_interrupt_leaves_rows_for_turns_that_wait(tmp_path: Path) -> None:

@@ -246,6 +246,7 @@ def test_a_session_ends_with_a_turn_that_was_rejected(tmp_path: Path) -> None:
     }
     for id in ("B3", "B4"):
         assert (rows[id]["arrival_ns"], rows[id]["error"]) == (None, "its session ended with B2: rejected")
+    assert summary["sessions"] == {"count": 2, "whole": 1}
     counts = {name: summary[name] for name in ("scheduled", "completed", "rejected", "not_sent")}
     assert counts == {"scheduled": 7, "completed": 4, "rejected": 1, "not_sent": 2}
     assert summary["window_s"] == pytest.approx(0.8 + 5)  # A3, the last that arrived, and the tail
