@@ -88,10 +88,11 @@ def load_ledger(
     turns = Turns(before, thinks_ns, pacing.speed)
     timing = _timing(name, taken, pacing, turns.first)
     order, arrivals = turns.in_order(timing.arrivals)
-    turns.check(name, order, taken["session"], taken["turn"])
+    labels = list(taken["session"])
+    turns.check(name, order, labels, taken["turn"])
+    notes.append(turns.note(labels))
+    columns["think_ns"] = turns.thinks_ns
     columns = {field: column.take(order) for field, column in columns.items()}
-    columns["think_ns"] = turns.thinks(order)
-    notes.append(turns.note(taken["session"]))
     numbers = taken["number"].take(order)
     return _plan(name, numbers, intake.count, columns, timing, notes, arrivals)
 

@@ -72,8 +72,11 @@ class Turns:
     def __init__(self, before: Sequence[int], thinks_ns: Sequence[int | None], speed: Fraction) -> None:
         """`speed` divides think times, as it does the other times of a trace."""
         self._before = before
-        self._thinks_ns = thinks_ns
-        self._speed = speed
+        waits = (None if turn == NONE else think_ns for turn, think_ns in zip(before, thinks_ns, strict=True))
+        self.thinks_ns = Column(
+            think_ns if think_ns is None or speed == 1 else round(think_ns / speed) for think_ns in waits
+        )
+        """None for rows that have their own time."""
         self.first = Column(number for number, turn in enumerate(before) if turn == NONE)
         """The rows that have their own time."""
 
@@ -84,27 +87,20 @@ class Turns:
         """
         arrivals: list[int | None] = []
         given = iter(first_ns)
-        for number, turn in enumerate(self._before):
+        for turn, think_ns in zip(self._before, self.thinks_ns, strict=True):
             if turn == NONE:
                 arrivals.append(next(given, None))
             else:
                 earlier = arrivals[turn]
-                arrivals.append(None if earlier is None else earlier + self.think_ns(number))
+                arrivals.append(None if earlier is None else earlier + think_ns)
         order = sorted((arrival, number) for number, arrival in enumerate(arrivals) if arrival is not None)
         return [number for _, number in order], Column(arrival for arrival, _ in order)
-
-    def thinks(self, numbers: Sequence[int]) -> Column:
-        """The think times of rows, at the speed; None where a row has its own time."""
-        return Column(None if self._before[number] == NONE else self.think_ns(number) for number in numbers)
-
-    def think_ns(self, number: int) -> int:
-        return round((self._thinks_ns[number] or 0) / self._speed)
 
     def check(
         self, name: str, order: Sequence[int], sessions: Sequence[str], turns: Sequence[int | None]
     ) -> None:
         """InputError if turns that wait are not behind each other, in the order of their numbers."""
-        now_before = linked([sessions[number] for number in order], self.thinks(order)) or ()
+        now_before = linked([sessions[number] for number in order], self.thinks_ns.take(order)) or ()
         for number, place in zip(order, now_before, strict=False):
             before = self._before[number]
             if before != (NONE if place == NONE else order[place]):

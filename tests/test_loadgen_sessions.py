@@ -171,7 +171,7 @@ async def test_under_a_cap_a_turn_waits_for_a_place_as_well(tmp_path: Path) -> N
 
 
 async def test_the_tail_begins_with_the_last_turn(tmp_path: Path) -> None:
-    """In an open and in a closed loop: the last turn comes after a longer time than the tail, and is served."""
+    """In an open and in a closed loop: the last turn comes later than the tail, and is served."""
     text = HEADER + "A1,A,0,,5,2\nA2,A,,0.4,5,2\n"
     for words in ([], ["--max-concurrency", 2]):
         out = tmp_path / f"run{len(words)}"
