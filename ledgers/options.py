@@ -126,6 +126,12 @@ _LEDGER_OPTIONS = (
         help="Replay the trace's own times this many times as fast.",
     ),
     click.option(
+        "--sessions",
+        type=click.Choice(["wait", "replay"]),
+        help="Whether a turn waits for the answer before it and thinks, or comes at the trace's own time.  "
+        "[default: wait, where there are think times]",
+    ),
+    click.option(
         "--num-prompts",
         type=click.IntRange(min=1),
         help="Take the first N requests in order of time, or make N.  [default: all, or as --stages have it]",
@@ -296,6 +302,7 @@ def ledger_from(options: Options, default: str | None = None) -> Ledger:
         burstiness=options["burstiness"],
         seed=options["seed"],
         stages=options["stages"],
+        sessions=options.get("sessions"),
     )
     if source == TOY and not options["preset"] and options["request_rate"] is None and not options["stages"]:
         ledger.notes.insert(0, f"neither --preset nor --request-rate given: preset {DEFAULT_PRESET}")
@@ -364,8 +371,14 @@ def _random_ledger(options: Options) -> Ledger:
     for name in ("num_prompts", "random_input_len", "random_output_len"):
         if options[name] is None and not (name == "num_prompts" and options["stages"]):
             raise InputError(f"{_flag(name)}: is needed to make a ledger of random lengths")
-    for name, usual in (("ledger", None), ("trace_format", None), ("columns", None), ("speed", 1)):
-        if options[name] != usual:
+    for name, usual in (
+        ("ledger", None),
+        ("trace_format", None),
+        ("columns", None),
+        ("speed", 1),
+        ("sessions", None),
+    ):
+        if options.get(name) != usual:
             raise InputError(
                 f"{_flag(name)}: means nothing beside --random-input-len and --random-output-len"
             )

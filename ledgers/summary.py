@@ -29,6 +29,7 @@ from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns
 from ledgers.rows import FAILURES, OUTCOMES, Outcome
 from ledgers.rundir import Run, json_file, write_json
 from ledgers.server_metrics import ServerSide
+from ledgers.sessions import Sessions
 from ledgers.settings import Hardware
 from ledgers.units import NS_PER_MS, NS_PER_S, exact
 from ledgers.utilization import Admissions, TickFigures, tick_figures
@@ -84,6 +85,7 @@ def summarize(run: Run) -> dict[str, Any]:
         **_of_everything(seen, whole, statuses, t_obs_ns),
         **_of_ticks(run, seen.admissions, t_obs_ns),
         "by_class": _by_class(seen.observations, statuses, t_obs_ns),
+        "sessions": seen.sessions.figures(rows_missing=bool(seen.without_row)),
         "by_outcome": {outcome: whole.counts[outcome] for outcome in OUTCOMES if whole.counts[outcome]},
         "failures": seen.failures.figures(),
         "failed_tokens": seen.failures.tokens,
@@ -105,12 +107,14 @@ class _Seen:
         self.deliveries = Deliveries()
         self.token_rate = TokenRate()
         self.server = ServerSide(run.server_metrics())
+        self.sessions = Sessions()
         for row in run.rows():
             self.observations.add(row)
             self.admissions.add(row)
             self.failures.add(row)
             self.deliveries.add(row)
             self.server.add(row)
+            self.sessions.add(row)
             if run.info.calibration:
                 self.token_rate.add(row)
             self.token_times |= row.token_ns is not None

@@ -17,12 +17,13 @@ import msgspec
 from click.core import ParameterSource
 
 from ledgers.errors import InputError
-from ledgers.ledger import Ledger
+from ledgers.ledger import Ledger, values
 from ledgers.load import cut_to_duration
 from ledgers.machine import loop_factory
 from ledgers.options import ledger_from, ledger_options, request_rate, window_from, window_options
 from ledgers.rows import CLIENT_LIMIT
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
+from ledgers.sessions import turns_before
 from ledgers.settings import WindowSettings
 from ledgers.summary import write_summary
 from ledgers.units import to_ns
@@ -285,7 +286,8 @@ def _ledger(options: dict[str, Any]) -> Ledger:
     if _is_closed(options):
         most = options["max_concurrency"]
         ledger.notes[-1:] = [f"closed loop: {most} at a time; arrival times are not used"]
-    if any(row.session is not None for row in ledger.rows):
+    has_sessions = any(label is not None for label in values(ledger.rows, "session"))
+    if has_sessions and turns_before(ledger.rows) is None:
         ledger.notes.append("sessions are labels here: a turn does not wait for the one before it")
     if options["duration"] is not None and not _is_closed(options):
         ledger = cut_to_duration(ledger, options["duration"])

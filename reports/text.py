@@ -159,6 +159,8 @@ def accounting(info: RunInfo, summary: dict[str, Any]) -> str:
         lines += wrapped(_lost(lost, killed=not info.complete), first="  ", then="    ")
     for failure in summary["failures"]:
         lines += _failure_lines(failure)
+    if (sessions := summary["sessions"]) and sessions["whole"] is not None:
+        lines.append(f"  of {sessions['count']} sessions every turn completed in {sessions['whole']}")
     if summary["failed_tokens"]:
         lines.append(f"  {summary['failed_tokens']} tokens of failed requests are in no figure below")
     if summary["censored"] and summary["completed"]:

@@ -417,17 +417,24 @@ def test_a_run_is_asked_for_again(tmp_path: Path) -> None:
             id="R2.1", retry_of="R2", prompt_tokens=20, output_tokens=8, arrival_ns=7, outcome="completed"
         ),
         RequestRow(id="R3", prompt_tokens=30, output_tokens=8, arrival_ns=9, outcome="not_sent", class_="a"),
+        RequestRow(
+            id="R4", prompt_tokens=40, output_tokens=8, outcome="not_sent", session="s", turn=2, think_ns=6
+        ),
     ]
     (tmp_path / "requests.jsonl").write_bytes(
-        b"".join(encode(row) + b"\n" for row in rows) + b'{"id": "R4", "pro'
+        b"".join(encode(row) + b"\n" for row in rows) + b'{"id": "R5", "pro'
     )
     ledger = load_ledger(str(tmp_path))
     assert [(row.id, row.arrival_ns, row.prompt_tokens, row.output_tokens) for row in ledger.rows] == [
         ("R1", 0, 10, 6),
         ("R2", 2, 20, 8),
         ("R3", 4, 30, 8),
+        ("R4", 8, 40, 8),
     ]
-    assert (ledger.rows[1].session, ledger.rows[1].turn, ledger.rows[1].think_ns) == ("s", 1, 4)
+    assert [(row.session, row.turn, row.think_ns) for row in ledger.rows[1::2]] == [
+        ("s", 1, None),
+        ("s", 2, 6),
+    ]
     assert ledger.rows[2].class_ == "a"
     assert "1 row left out: a further attempt of another request" in ledger.notes
     assert "1 row left out: half a row, where the file ends" in ledger.notes

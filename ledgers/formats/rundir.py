@@ -61,7 +61,7 @@ def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
 def _row(line: int, record: Record) -> TraceRow | Skipped:
     if record.retry_of is not None:
         return Skipped(line, "a further attempt of another request")
-    if record.arrival_ns is None:
+    if record.arrival_ns is None and record.think_ns is None:  # a turn that never came needs no time
         return Skipped(line, fields.NO_TIME)
     asked = fields.tokens(record.output_tokens, "output_tokens")
     delivered = fields.tokens(record.tokens, "tokens") if record.outcome == "completed" else 0
