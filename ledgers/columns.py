@@ -157,6 +157,14 @@ class Table:
         self._settle()
         self._columns = {field: column.take(indices) for field, column in self._columns.items()}
 
+    def replace(self, field: str, values: Iterable[Any]) -> None:
+        """Put other values, one for each record, into a field."""
+        self._settle()
+        column = Column(values)
+        if len(column) != len(self):
+            raise ValueError(f"{len(column)} values for {len(self)} records")
+        self._columns[field] = column
+
     def _settle(self) -> None:
         if self._pending:
             for column, values in zip(self._columns.values(), zip(*self._pending, strict=True), strict=True):

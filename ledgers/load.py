@@ -27,6 +27,7 @@ from ledgers.formats import HEAD_BYTES, choose_format
 from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow, located, shown
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
+from ledgers.shaping import Shaping
 from ledgers.taken import Taken, time_of
 from ledgers.timing import Timing, at_once, draw_timing
 from ledgers.units import NS_PER_S, ceil_div, to_ns
@@ -49,30 +50,33 @@ def load_ledger(
     seed: int = 0,
     stages: Profile | None = None,
     strict: bool = False,
+    shaping: Shaping | None = None,
 ) -> Ledger:
     """The ledger of a trace file, or of `toy`.
 
-    The first `num_prompts` rows in order of time are taken, then their times are stretched to `request_rate`
-    (req/s), or divided by `speed`. An `arrival` process needs a rate or `stages`, and replaces the times that
-    a file may have; rows that would come after the stages are left out. Rows of a trace that have no tokens
-    are left out; `strict` refuses them. Requests without an id are numbered in order of the file. InputError
-    says what in the file, or in the arguments, cannot be used.
+    The first `num_prompts` rows in order of time are taken (a `shaping` has a number of its own, and may do
+    more), then their times are stretched to `request_rate` (req/s), or divided by `speed`. An `arrival`
+    process needs a rate or `stages`, and replaces the times that a file may have; rows that would come after
+    the stages are left out. Rows of a trace that have no tokens are left out; `strict` refuses them. Requests
+    without an id are numbered in order of the file. InputError says what in the file, or in the arguments,
+    cannot be used.
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
+    shaping = shaping or Shaping(num_prompts=num_prompts)
     with _opened(source) as file:
         intake = _Intake(source, choose_format(file, source, trace_format).read(file, source), strict)
-        taken = Taken(num_prompts)
+        taken = Taken(shaping.most)
         for number, row in intake:
             taken.add(number, row)
         taken.sort()
-    notes = intake.notes() + _length_notes(taken)
+    notes = intake.notes()
     if not taken:
         raise InputError(": ".join([source, "no request in it", *notes]))
-    if num_prompts is not None and num_prompts > len(taken):
-        notes.append(f"{num_prompts} requests asked for, the ledger has {len(taken)}")
+    notes += shaping.apply(taken, intake.count, seed)
+    notes += _length_notes(taken)
     name = TOY if source == TOY else Path(source).name
     timing = _timing(name, taken, pacing)
-    return _plan(name, taken["number"], intake.count, taken.planned(), timing, notes)
+    return plan(name, taken["number"], intake.count * shaping.times, taken.planned(), timing, notes)
 
 
 def make_ledger(
@@ -109,7 +113,7 @@ def make_ledger(
     for _ in numbers:
         lengths.append([random.randint(least, most) for least, most in ranges])
     columns = {field: lengths[field] for field in LENGTHS}
-    ledger = _plan("random", numbers, num_prompts or len(numbers), columns, timing, [])
+    ledger = plan("random", numbers, num_prompts or len(numbers), columns, timing, [])
     ledger.made = True
     return ledger
 
@@ -246,7 +250,7 @@ def _rows(count: int) -> str:
     return f"{count} row{'s' * (count != 1)}"
 
 
-def _plan(
+def plan(
     name: str,
     numbers: Sequence[int],
     count: int,
