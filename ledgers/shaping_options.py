@@ -7,13 +7,7 @@ import click
 from ledgers.options import Command, all_of, number
 from ledgers.shaping import MOST_TIMES
 
-_RESIZING = (
-    click.option(
-        "--scale-prompt", metavar="FACTOR", callback=number(), default="1", help="Scale prompt lengths."
-    ),
-    click.option(
-        "--scale-output", metavar="FACTOR", callback=number(), default="1", help="Scale output lengths."
-    ),
+_LIMITS = (
     click.option("--max-prompt", metavar="N", type=click.IntRange(1), help="Cut longer prompts to N tokens."),
     click.option("--max-output", metavar="N", type=click.IntRange(1), help="Cut longer outputs to N tokens."),
 )
@@ -64,7 +58,13 @@ _SHAPING = (
         "of their own and share no prefix.",
     ),
     click.option("--share-prefixes", is_flag=True, help="With --times: prefixes are the same in all copies."),
-    *_RESIZING,
+    click.option(
+        "--scale-prompt", metavar="FACTOR", callback=number(), default="1", help="Scale prompt lengths."
+    ),
+    click.option(
+        "--scale-output", metavar="FACTOR", callback=number(), default="1", help="Scale output lengths."
+    ),
+    *_LIMITS,
 )
 
 
@@ -73,6 +73,6 @@ def shaping_options(command: Command) -> Command:
     return all_of(_SHAPING)(command)
 
 
-def resizing_options(command: Command) -> Command:
-    """Adds what is done to lengths."""
-    return all_of(_RESIZING)(command)
+def limit_options(command: Command) -> Command:
+    """Adds the largest lengths."""
+    return all_of(_LIMITS)(command)
