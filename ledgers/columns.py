@@ -131,6 +131,13 @@ class _Texts(Sequence[str | None]):
         text = self._bytes[begin : self._ends[place]]
         return None if text == _NO_TEXT else text.decode(errors="surrogatepass")
 
+    def __iter__(self) -> Iterator[str | None]:
+        begin = 0
+        for end in self._ends:  # faster than place by place
+            text = self._bytes[begin:end]
+            yield None if text == _NO_TEXT else text.decode(errors="surrogatepass")
+            begin = end
+
 
 class Table:
     """Records of these fields: what is appended as a row is read as columns."""

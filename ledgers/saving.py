@@ -16,6 +16,7 @@ from ledgers.ledger import values
 from ledgers.rows import RequestRow, encode
 
 Write = Callable[[bytes], Any]
+ALWAYS = ("arrival_s", "id")  # a row without an id is called by its number, which is another in the new file
 FIELDS = {"class": "class_", "think_s": "think_ns", "arrival_s": "arrival_ns"}  # of a row, by column
 _BUFFER = 1 << 20
 
@@ -53,8 +54,8 @@ def write_jsonl(write: Write, rows: Iterable[RequestRow]) -> None:
 
 
 def write_csv(write: Write, rows: Sequence[RequestRow]) -> None:
-    """The columns that any row has something in."""
-    columns = [name for name in COLUMNS if name == "arrival_s" or _filled(rows, FIELDS.get(name, name))]
+    """The id and the time, and the columns that any row has something in."""
+    columns = [name for name in COLUMNS if name in ALWAYS or _filled(rows, FIELDS.get(name, name))]
     sink = _Lines(write)
     writer = csv.writer(sink, lineterminator=sink.end)
     writer.writerow(columns)

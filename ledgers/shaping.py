@@ -110,8 +110,8 @@ class Shaping:
             end = None if most is None else self.skip + most
             if self.skip >= len(taken):
                 raise InputError(f"--skip {self.skip}: there are {len(taken)} requests")
+            notes.append(f"the first {self.skip} of {len(taken)} requests skipped")
             taken.take(range(len(taken))[self.skip : end])
-            notes.append(f"the first {self.skip} requests skipped")
         elif most is not None and most < len(taken):
             taken.take(range(most))
         if most is not None and most > len(taken):
@@ -147,7 +147,7 @@ class Shaping:
         _shift(taken, shifts)
         notes = [f"{before} requests times {copies} by seed {seed}: {len(taken)}"]
         if texts := len(taken) - taken["prompt"].count(None):
-            notes.append(f"{texts // copies} prompts have a text, which is the same in all copies")
+            notes.append(f"prompts with a text, which is the same in all copies: {texts // copies}")
         return notes
 
     def _resize(self, taken: Taken) -> list[str]:
@@ -164,9 +164,10 @@ class Shaping:
 def _select(taken: Taken, indices: Sequence[int], words: str) -> list[str]:
     """Keep the rows at `indices`; `words` say which these are. InputError if there are none."""
     before = len(taken)
-    taken.take(indices)
-    if not taken:
+    if not indices:
         raise InputError(f"{words}: none of {before} requests is left")
+    if len(indices) < before:
+        taken.take(indices)
     return [f"{words}: {len(taken)} of {before} requests"]
 
 
@@ -261,7 +262,7 @@ def _resized(lengths: Column, scale: Fraction, most: int | None, word: str) -> t
     if (longest := max(resized_lengths)) > MOST_TOKENS:
         raise InputError(f"--scale-{word} {float(scale):g}: makes {longest:,} tokens, over {MOST_TOKENS:,}")
     notes = [f"{word}s scaled by {float(scale):g}"] if scale != 1 else []
-    return resized_lengths, notes + ([f"{cut} {word}s cut to {most} tokens"] if cut else [])
+    return resized_lengths, notes + ([f"{word}s cut to {most} tokens: {cut}"] if cut else [])
 
 
 def _resize_prompts(taken: Taken, scale: Fraction, most: int | None) -> list[str]:
@@ -283,5 +284,5 @@ def _resize_prompts(taken: Taken, scale: Fraction, most: int | None) -> list[str
         taken.replace(field, (value if unchanged else empty for value, unchanged in values))
     taken.replace("prompt_tokens", lengths)
     if dropped := taken["prompt"].count(None) - texts.count(None):
-        notes.append(f"{dropped} texts of prompts left out: they have another length now")
+        notes.append(f"texts of prompts left out, whose length is another now: {dropped}")
     return notes
