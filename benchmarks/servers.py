@@ -157,7 +157,8 @@ def main(quick: bool, repeats: int | None) -> None:
                 for server_name in load.servers:
                     run(server_name, load, truth, client, seen[server_name])
             rows += [[load.label, server_name, *seen[server_name].cells()] for server_name in load.servers]
-    facts = conditions("python -m benchmarks.servers" + " --quick" * quick, turns)
+    flags = " --quick" * quick + (f" --repeats {repeats}" if repeats else "")
+    facts = conditions(f"python -m benchmarks.servers{flags}", turns)
     text = (
         f"Measured on {facts['date']} on {facts['cpu']} ({facts['host']['cpus']} cores), server and client "
         f"on it, by `{facts['command']}`; runs of each server, in turns: {turns}. Times in ms."

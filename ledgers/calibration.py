@@ -73,6 +73,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Its rungs below the first that tells nothing."""
         return list(takewhile(lambda rung: rung.tells, (r for r in self.rungs if r.pattern == pattern)))
 
+    @property
+    def most_streams(self) -> int:
+        """Up to how many it goes in every pattern; 0 where one of them has no load that tells anything."""
+        ladders = map(self.usable, PATTERNS)
+        return min(ladder[-1].streams if ladder else 0 for ladder in ladders)
+
 
 class Load(NamedTuple):
     """What a run put on its load generator: the most streams at a time, the tokens of the busiest second."""
@@ -111,7 +117,7 @@ def instrument(calibration: Calibration | None, load: Load | None) -> Instrument
         return None
     known = Instrument(
         calibrated_at=calibration.calibrated_at,
-        calibrated_streams=min(ladder[-1].streams for ladder in ladders),
+        calibrated_streams=calibration.most_streams,
         calibrated_tokens_per_s=min(ladder[-1].tokens_per_s for ladder in ladders),
         load_streams=load.streams if load else None,
         load_tokens_per_s=load.tokens_per_s if load else None,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from importlib.resources import files
@@ -18,24 +17,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
-
 from ledgers.arrivals import PROCESSES, Pacing, Rate, replay, stretch, usual_process
 from ledgers.columns import Column, Table
 from ledgers.errors import InputError
 from ledgers.formats import HEAD_BYTES, choose_format
-from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow, located, shown
+from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow
+from ledgers.intake import Intake
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
 from ledgers.shaping import Shaping
-from ledgers.taken import Taken, time_of
+from ledgers.taken import Taken
 from ledgers.timing import Timing, at_once, draw_timing
-from ledgers.units import NS_PER_S, ceil_div, to_ns
+from ledgers.units import NS_PER_S, to_ns
 
 TOY = "toy"
 MOST_SPAN_NS = 10**18  # 31 years; 64 bits hold nine times as much
 LENGTHS = ("prompt_tokens", "output_tokens")
-Numbered = tuple[int, TraceRow]
 
 
 def load_ledger(
@@ -63,8 +60,8 @@ def load_ledger(
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
     shaping = shaping or Shaping(num_prompts=num_prompts)
-    with _opened(source) as file:
-        intake = _Intake(source, choose_format(file, source, trace_format).read(file, source), strict)
+    with read_trace(source, trace_format) as (_, rows):
+        intake = Intake(source, rows, strict)
         taken = Taken(shaping.most)
         for number, row in intake:
             taken.add(number, row)
@@ -136,6 +133,16 @@ def _length_range(length: int, ratio: Fraction) -> tuple[int, int]:
 
 
 @contextmanager
+def read_trace(
+    source: str, trace_format: str | None = None
+) -> Iterator[tuple[str, Iterator[TraceRow | Skipped]]]:
+    """The name of a trace's format, and its records as they stream by. InputError as for `load_ledger`."""
+    with _opened(source) as file:
+        form = choose_format(file, source, trace_format)
+        yield form.name, form.read(file, source)
+
+
+@contextmanager
 def _opened(source: str) -> Iterator[BufferedReader]:
     try:
         with _open(source) as file:
@@ -161,93 +168,12 @@ class _WholeReads(FileIO):
         return count
 
 
-class _Intake:
-    """Passes rows on as they stream by, numbered from 1; leaves out those that cannot be replayed.
-
-    InputError if an id comes twice, or a row gives an id or a time and the one before does not; if `strict`,
-    also for what would be left out.
-    """
-
-    def __init__(self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool) -> None:
-        self.count = 0
-        self._source = source
-        self._rows = rows
-        self._strict = strict
-        self.skipped: Counter[str] = Counter()
-        self._out_of_order = 0
-        self._beyond = 0
-        self._line_of_id: dict[str, int] = {}
-
-    def __iter__(self) -> Iterator[Numbered]:
-        before = None
-        for row in self._rows:
-            if isinstance(row, Skipped) or not (row.prompt_tokens and row.output_tokens):
-                self._skip(row)
-                continue
-            self._check_id(row)
-            if before is not None:
-                self._check_alike(before, row)
-                self._out_of_order += time_of(row) < time_of(before)
-            before = row
-            self.count += 1
-            yield self.count, self._within_prompt(row)
-
-    def notes(self) -> list[str]:
-        notes = [f"{_rows(count)} left out: {reason}" for reason, count in self.skipped.items()]
-        if self._out_of_order:
-            notes.append(f"{_rows(self._out_of_order)} out of time order (before the row above): sorted")
-        if self._beyond:
-            notes.append(
-                f"{_rows(self._beyond)} with more hash_ids than the prompt has blocks: those left out"
-            )
-        return notes
-
-    def _skip(self, row: TraceRow | Skipped) -> None:
-        if isinstance(row, Skipped):
-            reason = row.reason
-        else:
-            reason = "no output tokens" if row.prompt_tokens else "no prompt tokens"
-        if self._strict:
-            raise located(self._source, row.line, reason)
-        self.skipped[reason] += 1
-
-    def _within_prompt(self, row: TraceRow) -> TraceRow:
-        if row.hash_ids is None or row.block_tokens is None:
-            return row
-        blocks = ceil_div(row.prompt_tokens, row.block_tokens)
-        if len(row.hash_ids) <= blocks:
-            return row
-        self._beyond += 1
-        return msgspec.structs.replace(row, hash_ids=row.hash_ids[:blocks])
-
-    def _check_id(self, row: TraceRow) -> None:
-        if row.id is None:
-            return
-        first = self._line_of_id.setdefault(row.id, row.line)
-        if first != row.line:
-            raise located(self._source, row.line, f"id {shown(row.id)} is on line {first} already")
-
-    def _check_alike(self, before: TraceRow, row: TraceRow) -> None:
-        for field, had, has in (
-            ("id", before.id, row.id),
-            ("arrival_s", before.time_ns, row.time_ns),
-            ("at", before.at, row.at),
-        ):
-            if (had is None) != (has is None):
-                fault = "missing, but given" if has is None else "given, but missing"
-                raise located(self._source, row.line, f"{field} is {fault} on line {before.line}")
-
-
 def _length_notes(taken: Taken) -> list[str]:
     count = sum(taken["counted_otherwise"])
     if not count:
         return []
     prompts = "1 prompt has" if count == 1 else f"{count} prompts have"
     return [f"{prompts} another length by the mock's own count (agree and simulate need that one)"]
-
-
-def _rows(count: int) -> str:
-    return f"{count} row{'s' * (count != 1)}"
 
 
 def plan(

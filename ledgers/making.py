@@ -8,14 +8,15 @@ from functools import cache
 from ledgers.arrivals import Pacing
 from ledgers.columns import Column, Table
 from ledgers.errors import InputError
-from ledgers.ledger import Ledger, values
+from ledgers.intake import Intake
+from ledgers.ledger import Ledger
 from ledgers.lengths import Mix
-from ledgers.load import load_ledger, plan
+from ledgers.load import LENGTHS, plan, read_trace
 from ledgers.recipes import make_requests
 from ledgers.settings import Hardware
 from ledgers.timing import Timing, draw_timing
 
-FIELDS = ("class_", "prompt_tokens", "output_tokens")
+FIELDS = ("class_", *LENGTHS)
 
 
 def draw_ledger(
@@ -47,8 +48,13 @@ def recipe_ledger(name: str, num_prompts: int, seed: int, hardware: Hardware) ->
 @cache
 def lengths_of(source: str) -> tuple[Sequence[int], Sequence[int]]:
     """The prompts and outputs of a trace, read once. InputError if it cannot be."""
-    rows = load_ledger(source, request_rate="inf").rows
-    return values(rows, "prompt_tokens"), values(rows, "output_tokens")
+    lengths = Table(LENGTHS)
+    with read_trace(source) as (_, records):
+        for _, row in Intake(source, records, strict=False):
+            lengths.append((row.prompt_tokens, row.output_tokens))
+    if not len(lengths):
+        raise InputError(f"{source}: no request in it")
+    return lengths["prompt_tokens"], lengths["output_tokens"]
 
 
 def _within(tokens: int, most: int | None) -> int:

@@ -327,6 +327,8 @@ def scheduler_from(options: Options) -> SchedulerSettings:
     """The scheduler that the flags describe. InputError if the hardware cannot be read."""
     usual = _preset(options) or PRESETS[DEFAULT_PRESET]  # presets differ in their rates; batching is one
     wait_s, tick_s = options["max_wait"], options["tick"]
+    if options["classes"] and options["policy"] != "classes":
+        raise InputError(f"--classes: means nothing under --policy {options['policy']}")
     return SchedulerSettings(
         policy=options["policy"],
         max_batch=options["max_batch"] or usual.max_batch,

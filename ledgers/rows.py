@@ -59,7 +59,7 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     that. `first_content_ns` is the first output that is no reasoning. `shared_reads` counts events that came
     in the same read as the one before them: their times are upper bounds. Where a request had several
     choices, `choices` counts them, `decode_ns` sums first to last token of each, and `token_choices` says to
-    which of them each of `token_ns` belongs. `fault` is what the mock server was asked to do to the answer.
+    which of them each of `token_ns` belongs. `fault` is what the mock server did to the answer on demand.
     """
 
     id: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +28,7 @@ from ledgers.traffic import Traffic
 from ledgers.units import NS_PER_S
 
 SCHEMA = 1
+SERVER_METRICS_FILE = "server_metrics.jsonl"
 Kind = Literal["simulated", "served", "measured"]
 T = TypeVar("T")
 
@@ -142,12 +143,16 @@ def default_path(kind: str, ledger_name: str) -> Path:
 
 
 class Finished(NamedTuple):
-    """What a command that made a run directory hands to the front door, which shows it."""
+    """What a command that made a run directory hands to the front door, which shows it.
+
+    `said`: notes of the run that stand on stderr already.
+    """
 
     path: Path
     exit_code: int = 0
     as_json: bool = False
     quiet: bool = False
+    said: Sequence[str] = ()
 
 
 def utc_now() -> str:
@@ -280,7 +285,7 @@ class Run:
         return self._lines("health.jsonl", _health_decoder.decode)
 
     def server_metrics(self) -> Iterator[ServerSample]:
-        return self._lines("server_metrics.jsonl", _server_decoder.decode)
+        return self._lines(SERVER_METRICS_FILE, _server_decoder.decode)
 
     @staticmethod
     def _read_info(path: Path) -> RunInfo:

@@ -71,8 +71,9 @@ class ServerSide:
         self._changes[bisect_left(self._times, row.sent_ns)] += 1
         if row.end_ns is not None:
             self._changes[bisect_left(self._times, row.end_ns)] -= 1
-        told = row.usage_prompt_tokens
-        self._prompt_tokens += row.prompt_tokens if told is None else told
+        if row.tokens or row.outcome == "completed":  # what was refused, no server has read
+            told = row.usage_prompt_tokens
+            self._prompt_tokens += row.prompt_tokens if told is None else told
         self._tokens += row.tokens or 0
         if row.first_token_ns is not None and row.last_token_ns is not None:
             self._waited_ns += row.first_token_ns - row.sent_ns

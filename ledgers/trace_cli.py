@@ -1,16 +1,108 @@
-"""`tokentick trace`: look at traces, shape them, make ledgers."""
+"""`tokentick trace`: look at traces before anything is sent, shape them, make ledgers."""
 
 from __future__ import annotations
 
-import click
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
+import click
+from msgspec.structs import asdict
+
+from ledgers.demand import demand
+from ledgers.description import Describer, Description
+from ledgers.description_text import description_text
+from ledgers.errors import InputError
+from ledgers.formats import FORMATS
+from ledgers.intake import Intake
+from ledgers.load import TOY, read_trace
+from ledgers.options import number
+from ledgers.printable import printable
+from ledgers.rows import encode
+from ledgers.settings import HARDWARE, load_hardware
 from ledgers.shape_cli import convert, make
 
 
-@click.group(short_help="Shape traces, make ledgers.")
+@click.group(short_help="Look at traces, shape them, make ledgers.")
 def trace() -> None:
-    """Turn traces into the ledgers that are wanted, or make some."""
+    """Look at the traces that ledgers are made of, shape them, or make ledgers."""
 
 
 trace.add_command(convert)
 trace.add_command(make)
+
+
+@trace.command(
+    short_help="What is in a trace?", epilog="Example: tokentick trace describe trace.csv --hardware medium"
+)
+@click.argument("file")
+@click.option(
+    "--trace-format", type=click.Choice(list(FORMATS)), help="Read FILE in this format (else: detected)."
+)
+@click.option("--strict", is_flag=True, help="Refuse FILE at the first record that is no request.")
+@click.option(
+    "--hardware",
+    metavar="NAME|FILE",
+    help=f"Tell the load on this machine: {', '.join(HARDWARE)}, or a TOML file.",
+)
+@click.option(
+    "--tick", metavar="SECONDS", callback=number(), help="Length of a tick, in place of the hardware's."
+)
+@click.option("--plain", is_flag=True, help="Draw with ASCII alone, as where the terminal has no UTF-8.")
+@click.option("--json", "as_json", is_flag=True, help="Print the description as one JSON object.")
+def describe(file: str, **options: Any) -> None:
+    """Describe FILE: lengths, rate over time, sessions, shared prompts, and what was left out.
+
+    FILE is toy or a trace in any format that is known; nothing is sent. Times are exact, and rows out of
+    order, a clock that was set back, and records that are no requests are counted and said.
+    """
+    if options["tick"] is not None and options["hardware"] is None:
+        raise InputError("--tick: needs --hardware")
+    tick_s = None if options["tick"] is None else float(options["tick"])
+    hardware = None if options["hardware"] is None else load_hardware(options["hardware"], tick_s)
+    found, described = describe_trace(file, options["trace_format"], strict=options["strict"])
+    asked = None if hardware is None else demand(described, hardware)
+    if options["as_json"]:
+        click.echo(encode(found if hardware is None else {**asdict(found), "hardware": asked}))
+    else:
+        plain = options["plain"] or "utf" not in (sys.stdout.encoding or "").lower()
+        name = TOY if file == TOY else Path(file).name
+        click.echo(printable(description_text(name, found, described, asked, plain=plain)))
+
+
+def describe_trace(
+    source: str, trace_format: str | None = None, *, strict: bool = False
+) -> tuple[Description, Describer]:
+    """The figures of a trace, and what they are drawn from.
+
+    InputError if it cannot be read as a ledger or, if `strict`, has a record that is no request.
+    """
+    if _can_be_read_again(source) and (found := _described(source, trace_format, strict, keep_times=False)):
+        return found
+    found = _described(source, trace_format, strict, keep_times=True)
+    assert found is not None
+    return found
+
+
+def _described(
+    source: str, trace_format: str | None, strict: bool, *, keep_times: bool
+) -> tuple[Description, Describer] | None:
+    """None at the first row out of order, unless times are kept: then all have to be, from the start."""
+    with read_trace(source, trace_format) as (name, records):
+        intake = Intake(source, records, strict)
+        trace = Describer(keep_times=keep_times)
+        for _, row in intake:
+            if not trace.add(row):
+                return None
+    trace.finish()
+    return trace.description(name, intake), trace
+
+
+def _can_be_read_again(source: str) -> bool:
+    # What lies below /dev is a stream, or on some systems an open file that goes on where it was left.
+    if source == TOY:
+        return True
+    with suppress(OSError):  # opening it will say why
+        return not (source.startswith("/dev/") or Path(source).is_fifo())
+    return True

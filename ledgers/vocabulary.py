@@ -7,6 +7,7 @@ most tokenizers of real models make one token of each.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -71,20 +72,27 @@ COMMON_WORDS = tuple(
 _KNOWN = frozenset(WORDS)
 BYTES_PER_UNKNOWN_TOKEN = 4
 _PIECE_CHARS = 16_384
+_BLANK = re.compile(r"\s")  # what str.split() splits at
 
 
 def count_tokens(text: str) -> int:
     """A word of the vocabulary is one token; any other word is one per four bytes of UTF-8, rounded up."""
-    return sum(_count(piece) for piece in _pieces(text))
+    return sum(_count(piece) for piece in pieces(text))
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Cuts between words: whoever counts in a thread lets the others have their turn after each piece."""
+def pieces(text: str) -> Iterator[str]:
+    """Cuts between words: whoever reads in a thread lets the others have their turn after each piece.
+
+    No more than a piece is looked through at a time, however far the next blank is.
+    """
     begin = 0
-    while (cut := text.find(" ", begin + _PIECE_CHARS)) >= 0:
-        yield text[begin:cut]
-        begin = cut
-    yield text[begin:]
+    while begin < len(text):
+        end, blank = begin + _PIECE_CHARS, None
+        while blank is None and end < len(text):
+            blank = _BLANK.search(text, end, end + _PIECE_CHARS)
+            end = blank.start() if blank else end + _PIECE_CHARS
+        yield text[begin:end]
+        begin = end
 
 
 def _count(text: str) -> int:

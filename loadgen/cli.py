@@ -88,7 +88,7 @@ def run(**options: Any) -> Finished:
     result = _run_loop(plan)
     summary = write_summary(plan.out)
     code = _exit_code(result, summary)
-    return Finished(plan.out, code, as_json=options["as_json"], quiet=options["quiet"])
+    return Finished(plan.out, code, as_json=options["as_json"], quiet=options["quiet"], said=result.notes)
 
 
 def _run_loop(plan: Plan) -> Result:
@@ -202,9 +202,12 @@ def _config(
 
 
 def _scrape(options: dict[str, Any], target: Target, headers: dict[str, str]) -> Scrape | None:
+    interval = options["scrape_interval"]
+    if options["scrape"] is None and interval is not None:
+        raise InputError("--scrape-interval: means nothing without --scrape")
     if options["scrape"] is None:
         return None
-    return parse_scrape(options["scrape"], float(options["scrape_interval"]), target, headers)
+    return parse_scrape(options["scrape"], float(interval or 1), target, headers)
 
 
 def _rules(options: dict[str, Any], window: WindowSettings) -> Rules:

@@ -18,7 +18,7 @@ from ledgers.ledger import Ledger
 from ledgers.machine import make_room_for_connections
 from ledgers.metrics import NEVER, window_end_ns
 from ledgers.rows import CLIENT_LIMIT, without_plan
-from ledgers.rundir import Clock, LedgerInfo, Run, RunInfo, RunWriter
+from ledgers.rundir import SERVER_METRICS_FILE, Clock, LedgerInfo, Run, RunInfo, RunWriter
 from ledgers.units import NS_PER_MS
 from loadgen.alone import send_alone
 from loadgen.interrupts import Interrupts
@@ -29,7 +29,7 @@ from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder, unsent
 from loadgen.requests import Requests, Share
 from loadgen.run_log import Log, RunLog
-from loadgen.scrape import FILE, Scraper
+from loadgen.scrape import Scraper
 from loadgen.sending import done_by, replay_of
 from loadgen.server_facts import Preflight, reset_mock
 from loadgen.target import Address, find_address
@@ -42,11 +42,12 @@ _START_LEAD_NS = 20 * NS_PER_MS
 
 
 class Result(msgspec.Struct):
-    """How the run went, beyond its rows."""
+    """How the run went, beyond its rows, and what was noted before it began."""
 
     interrupted: bool
     completed: int
     unanswered: int
+    notes: list[str]
 
 
 async def measure(plan: Plan, crew: Crew | None = None) -> Result:
@@ -155,13 +156,14 @@ async def _replay(
 ) -> Result:
     rows = plan.ledger.rows
     said = scraper.notes if scraper is not None else []
-    for note in (*plan.ledger.notes, *found.notes, *said):
+    notes = [*plan.ledger.notes, *found.notes, *said]
+    for note in notes:
         plan.show(f"note: {note}")
     info = _info(plan, transport, found)
     info.notes += said
     writer = RunWriter(plan.out, info)
     if scraper is not None and not scraper.notes:
-        writer.open_files(FILE)
+        writer.open_files(SERVER_METRICS_FILE)
     if plan.ledger.made:
         _save_ledger(plan.out / LEDGER_FILE, plan.ledger)
     log = RunLog(
@@ -196,7 +198,7 @@ async def _replay(
                 )
                 info.ledger.requests = len(rows) - done.left_out
             writer.close(complete=complete, interrupted=interrupts.count > 0)
-    return Result(interrupts.count > 0, log.outcomes["completed"], log.unanswered)
+    return Result(interrupts.count > 0, log.outcomes["completed"], log.unanswered, notes)
 
 
 class _Start:
@@ -219,7 +221,7 @@ class _Start:
             if time.monotonic_ns() < self.t0_ns - _START_LEAD_NS // 2:
                 self._log.start(t0_unix_ns)
                 if self._scraper is not None:
-                    self._scraper.start(self.t0_ns, partial(self._writer.add_lines, FILE))
+                    self._scraper.start(self.t0_ns, partial(self._writer.add_lines, SERVER_METRICS_FILE))
                 return self.t0_ns
             lead_ns *= 2  # a slow disk must not make the first requests late
 

@@ -19,6 +19,7 @@ _BY_USE = ("min_tokens", "ignore_eos", "stream_options", "max_completion_tokens"
 _NAME = re.compile(r"[A-Za-z_]\w*")
 IN_STREAM = 200  # the status of a refusal that came as an event
 _MINDS_FIELDS = frozenset({IN_STREAM, 400, 422, 500})
+_NOT_SPOKEN = frozenset({501, 505})  # a server that is not one of language models, nor will it become one
 _MAY_PASS = frozenset({408, 409, 423, 424, 425, 429})
 
 
@@ -122,6 +123,8 @@ def advice(refusal: Refusal, asked: Asked) -> str | None:
     if 300 <= status < 400:
         where = f" to {asked.location}" if asked.location else ""
         return f"it redirects{where}: give the new place as --base-url"
+    if status in _NOT_SPOKEN:
+        return "does this server serve language models? see --base-url, --endpoint"
     if status in (404, 405):
         return _about_model(refusal, asked) or "is the path right? see --base-url, --endpoint, --api"
     if 400 <= status < 500 and status not in _MAY_PASS:

@@ -130,10 +130,8 @@ _SCRAPING = (
     click.option(
         "--scrape-interval",
         callback=number(),
-        default="1",
-        show_default=True,
         metavar="SECONDS",
-        help="How often, with --scrape.",
+        help="How often, with --scrape.  [default: 1]",
     ),
 )
 

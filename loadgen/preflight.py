@@ -91,21 +91,25 @@ async def preflight(
         model = encoder.model or next(iter(models.ids), FALLBACK_MODEL)
         encoder = msgspec.structs.replace(encoder, model=model)
         prober = Prober(asking, transport, encoder, id_prefix, timeout_s)
-        return await _Look(asking, server, models, prober, _Sizes(rows), tokenizer, given).found()
+        sizes = _Sizes(rows, models.facts(model).get("max_model_len"))
+        return await _Look(asking, server, models, prober, sizes, tokenizer, given).found()
 
 
 class _Sizes:
     """How large probes may be: no larger than the largest request of the ledger, for a server may be small.
 
-    A calibration needs a few words nevertheless.
+    Nor than the server's context, where it is known. A calibration needs a few words nevertheless.
     """
 
-    def __init__(self, rows: Sequence[RequestRow]) -> None:
+    def __init__(self, rows: Sequence[RequestRow], context: int | None) -> None:
         largest = max(rows, key=lambda row: row.prompt_tokens + row.output_tokens)
-        self.output_tokens = min(_PROBE_TOKENS, largest.output_tokens)
-        words = max(FEWEST_WORDS, (largest.prompt_tokens - 1) // 2)  # they are sent twice over
+        room = largest.prompt_tokens + largest.output_tokens if context is None else context
+        self.fit = room > 1  # a word and a token at least
+        self.output_tokens = max(1, min(_PROBE_TOKENS, largest.output_tokens, room // 2))
+        prompt_tokens = min(largest.prompt_tokens, room - self.output_tokens)
+        words = max(FEWEST_WORDS, (prompt_tokens - 1) // 2)  # they are sent twice over
         self.words = COMMON_WORDS[:words]
-        self.text = sentence(self.words[: max(0, largest.prompt_tokens - 1)])
+        self.text = sentence(self.words[: max(0, prompt_tokens - 1)])
         self.totals = [row.prompt_tokens + row.output_tokens for row in rows]
         self.lengths = [row.prompt_tokens for row in rows if row.prompt is None]  # of prompts to be made
 
@@ -207,7 +211,7 @@ class _Look:
             raise TargetError(f"{url}: cannot be used: {row.error}")
         if row.error is not None and row.error.startswith(NO_API):
             raise TargetError(f"{url}: POST {path} answers {row.error} (see --base-url, --endpoint)")
-        if probed.refusal is not None:
+        if probed.refusal is not None and self._sizes.fit:
             advised = advice(probed.refusal, self._asked(probed))
             if advised is not None:
                 why = f"{probed.refusal.why} ({self._asking.scrub(advised)})"

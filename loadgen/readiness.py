@@ -22,6 +22,7 @@ from loadgen.stamps import ANCILLARY_BYTES
 
 READ_BYTES = 16_384
 _REST_NS = NS_PER_MS
+_CROWD = range(8, 40)  # sockets in a round: worth a rest, and after two there would be not too many
 _MOST_PER_ROUND = 128  # then the loop looks at its timers: to read so many takes half a millisecond
 
 
@@ -132,7 +133,7 @@ class Readiness:
         count = self.round()
         if count == _MOST_PER_ROUND:
             self._rest.set(0)
-        elif count and self._round_ns - before_ns < 2 * _REST_NS:
-            self._rest.set(self._round_ns + _REST_NS)
+        elif count and self._round_ns - before_ns < 3 * _REST_NS:
+            self._rest.set(self._round_ns + (2 if count in _CROWD else 1) * _REST_NS)
         else:
             self._gate.modify(self._sockets.fileno(), select.EPOLLIN | select.EPOLLONESHOT)

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import msgspec
@@ -481,4 +482,5 @@ class Replay:
 
 
 def to_stderr(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
+    lines = wrap(printable(line), 80, subsequent_indent="  ")
+    print("\n".join(lines), file=sys.stderr, flush=True)

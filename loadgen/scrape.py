@@ -27,7 +27,6 @@ from loadgen.target import Target, find_address, parse_target
 from loadgen.transport import Transport
 
 AUTO = "auto"
-FILE = "server_metrics.jsonl"
 LEAST_INTERVAL_S = 0.1  # more would be a load of its own
 _PATH = "/metrics"
 _ANSWER_S = 2.0
@@ -153,6 +152,7 @@ class Scraper:
         self._before: ServerSample | None = None
         self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
+        self._under_way = False  # a sample has been asked for, and is not there
 
     async def open(self) -> None:
         """Take the sample from which all counts. A server that has no metrics is noted, and left alone."""
@@ -185,6 +185,8 @@ class Scraper:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
+        if self._under_way:  # the last one takes its place
+            self._due_ns += self._interval_ns
         self._catch_up()
         self._append(await self._sample())
 
@@ -197,7 +199,9 @@ class Scraper:
     async def _go_on(self) -> None:
         while True:
             await asyncio.sleep(max(0, self._due_ns - time.monotonic_ns()) / NS_PER_S)
+            self._under_way = True
             self._append(await self._sample())
+            self._under_way = False
             self._due_ns += self._interval_ns
             self._catch_up()
 

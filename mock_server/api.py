@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
 
 from ledgers.rows import encode
 from ledgers.rundir import tool_version
-from mock_server.control import Control
+from mock_server.connections import ConnectionCounts
+from mock_server.control import MAX_CONFIG_BYTES, Control
 from mock_server.engine import Engine
 from mock_server.exposition import Exposition
 from mock_server.generate import Generator
@@ -20,6 +22,8 @@ from mock_server.refusals import Handler, openai_errors
 from mock_server.serve_options import ServeOptions
 from mock_server.served import ServedLedger
 from mock_server.tokenize import detokenize, tokenize
+
+MOST_TO_TOKENIZE_BYTES = 2**20  # the answer is several times as long
 
 
 class Server:
@@ -37,7 +41,10 @@ class Server:
         self.engine = engine
         self.ledger = ledger
         self.generator = generator
-        self.exposition = Exposition(engine, metrics, options.model, lambda: generator.cut_off_count)
+        self.connections = ConnectionCounts()
+        self.exposition = Exposition(
+            engine, metrics, options.model, lambda: generator.cut_off_count, self.connections
+        )
         self.control = control
         self.options = options
         self.started_s = int(time.time())
@@ -82,12 +89,12 @@ class Server:
         return _json(self._model(name))
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        body = await whole_body(request, self.options.request_timeout_s)
+        body = await whole_body(request, self.options.request_timeout_s, MOST_TO_TOKENIZE_BYTES)
         answer = await read_beside(body, lambda body: tokenize(body, self.max_model_len))
         return web.Response(body=answer, content_type="application/json")
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        body = await whole_body(request, self.options.request_timeout_s)
+        body = await whole_body(request, self.options.request_timeout_s, MOST_TO_TOKENIZE_BYTES)
         return web.Response(body=await read_beside(body, detokenize), content_type="application/json")
 
     @property
@@ -120,6 +127,7 @@ class Server:
                 "kv_cached": engine.scheduler.kv.cached,
                 "late_max_ns": engine.late_max_ns,
                 "cut_off": self.generator.cut_off_count,
+                "connections": self.connections,
             }
         )
 
@@ -143,15 +151,16 @@ class Server:
         return _json(self.control.faults.settings)
 
     async def configure(self, request: web.Request) -> web.Response:
-        body = await whole_body(request, self.options.request_timeout_s)
+        body = await whole_body(request, self.options.request_timeout_s, MAX_CONFIG_BYTES)
         self.control.change(body, self.engine.next_number)
         return _json(self.control.faults.settings)
 
 
 async def _echo_request_id(request: web.Request, response: web.StreamResponse) -> None:
     """On refusals too: what went wrong is what one looks for by its id."""
-    if client_id := request_id(request):
-        response.headers.setdefault("X-Request-Id", client_id)
+    with suppress(ApiError):  # that id is no text
+        if client_id := request_id(request):
+            response.headers.setdefault("X-Request-Id", client_id)
 
 
 def _json(value: Any) -> web.Response:

@@ -14,7 +14,6 @@ from ledgers.machine import loop_factory
 from ledgers.options import (
     ledger_from,
     ledger_options,
-    number,
     request_rate,
     scheduler_from,
     scheduler_options,
@@ -35,18 +34,12 @@ from ledgers.rundir import (
 from ledgers.settings import SchedulerSettings
 from ledgers.shaping_options import shaping_options
 from ledgers.units import NS_PER_MS
+from mock_server.options import fault_options, recording_options, serving_options
 from mock_server.policies import POLICIES
 from mock_server.simulation import write_simulation
 
 if TYPE_CHECKING:
     from mock_server.serve_options import ServeOptions
-
-FAULT_HELP = "A fault for this share of the requests, such as cut:after=5@0.01."
-RECORD_EVENTS = click.option("--record-events", is_flag=True, help="Keep the events of each tick as well.")
-RECORD_TOKENS = click.option("--record-tokens", is_flag=True, help="Keep the time of every token.")
-TICKS = click.option(
-    "--ticks", type=click.Choice(["all", "none"]), default="all", help="Keep a row per tick, or none."
-)
 
 
 @click.command(
@@ -60,89 +53,14 @@ TICKS = click.option(
 @click.option("--model", default="tokentick-mock", show_default=True, help="Name that /v1/models gives.")
 @scheduler_options(list(POLICIES))
 @window_options
-@click.option(
-    "--default-max-tokens",
-    type=click.IntRange(1),
-    default=16,
-    show_default=True,
-    help="Output of requests that set no limit.",
-)
-@click.option(
-    "--reasoning-tokens",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="How many output tokens of a chat, from the first on, come as reasoning.",
-)
-@click.option(
-    "--tokens-per-chunk",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Tokens in an event, which is sent with the last of them.",
-)
-@click.option(
-    "--role-chunk",
-    type=click.Choice(["early", "with-first-token"]),
-    default="with-first-token",
-    show_default=True,
-    help="Whether a chat's role comes alone, with the headers.",
-)
-@click.option(
-    "--api-key-file",
-    type=click.Path(path_type=Path),
-    help="Keys that are let in, one per line; without it, everybody is.",
-)
-@click.option(
-    "--grace",
-    metavar="SECONDS",
-    callback=number(zero=True),
-    default="5",
-    show_default=True,
-    help="How long open streams may go on when the server is stopped.",
-)
-@click.option(
-    "--request-timeout",
-    metavar="SECONDS",
-    callback=number(),
-    default="30",
-    show_default=True,
-    help="How long a request may take to arrive whole.",
-)
-@click.option(
-    "--max-connections",
-    type=click.IntRange(1),
-    default=16_384,
-    show_default=True,
-    help="Connections open at a time; further ones get a 503.",
-)
-@click.option(
-    "--strict",
-    metavar="MS",
-    callback=number(zero=True),
-    help="End with exit code 4 when a tick runs later than this.",
-)
+@serving_options
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="Stream the served ledger into this run directory; POST /mock/reset starts it over.",
 )
-@click.option("--fault", "fault", metavar="FAULT[@P]", multiple=True, help=FAULT_HELP)
-@click.option("--fault-seed", type=int, default=0, show_default=True, help="Seed of the draws of --fault.")
-@click.option(
-    "--fault-plan",
-    type=click.Path(path_type=Path),
-    help="JSONL or CSV: request_id or number, and the fault it gets.",
-)
-@click.option(
-    "--script",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="File or directory of raw byte scripts, for faults script:NAME.",
-)
-@RECORD_TOKENS
-@RECORD_EVENTS
-@TICKS
+@fault_options
+@recording_options
 @click.option("--json", "as_json", is_flag=True, help="Announce the address as one JSON line.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def serve(**options: Any) -> None:
@@ -189,6 +107,7 @@ def _serve_options(options: dict[str, Any]) -> ServeOptions:
         default_output_tokens=options["default_max_tokens"],
         grace_s=float(options["grace"]),
         request_timeout_s=float(options["request_timeout"]),
+        keep_alive_s=float(options["keep_alive"]),
         max_connections=options["max_connections"],
         strict_ms=None if options["strict"] is None else float(options["strict"]),
         record_tokens=options["record_tokens"],
@@ -219,9 +138,7 @@ def _describe(settings: SchedulerSettings) -> str:
 @scheduler_options(list(POLICIES))
 @window_options
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory to make.  [default: under runs/]")
-@RECORD_TOKENS
-@RECORD_EVENTS
-@TICKS
+@recording_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def simulate(**options: Any) -> Finished:

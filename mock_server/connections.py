@@ -2,7 +2,8 @@
 
 aiohttp parses requests, keeps few of those that are pipelined, and bounds their heads. What it leaves open is
 here: how many connections there are, how many are taken up in one turn of the loop (a thousand at once would
-hold up every stream), how long half a request may stand, and in what shape it refuses what is no HTTP.
+hold up every stream), how long half a request may stand, in what shape it refuses what is no HTTP, and how
+many connections it has closed for which reason.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from aiohttp import web
+import msgspec
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
@@ -32,6 +34,15 @@ _REST_S = 0.05  # when the process is out of files, until it looks again
 _FULL = ApiError("too many connections", status=503, type="server_error", code="too_many_connections")
 
 
+class ConnectionCounts(msgspec.Struct):
+    """Connections that are open, and how many the server has closed by itself, by the reason."""
+
+    open: int = 0
+    too_many: int = 0
+    too_slow: int = 0
+    idle: int = 0
+
+
 class Connections:
     """Takes up connections on a listening socket, a few per turn of the loop."""
 
@@ -43,6 +54,7 @@ class Connections:
         most: int,
         request_timeout_s: float,
         before_each: Callable[[], None],
+        counts: ConnectionCounts,
         **settings: Any,
     ) -> None:
         """At most so many at a time. `before_each` is called before each read is looked at: clients that all
@@ -61,9 +73,8 @@ class Connections:
         self._settings = settings
         self.request_timeout_s = request_timeout_s
         self.before_each = before_each
+        self.counts = counts
         self._taking_up: set[asyncio.Task[Any]] = set()
-        self.open = 0
-        self.refused = 0
         listening.setblocking(False)
         self._listen()
 
@@ -87,8 +98,8 @@ class Connections:
                 self._loop.call_later(_REST_S, self._listen)
                 return
             accepted.setblocking(False)
-            if self.open >= self._most:
-                self.refused += 1
+            if self.counts.open >= self._most:
+                self.counts.too_many += 1
                 with suppress(OSError):
                     accepted.send(_plain_refusal(_FULL))
                 accepted.close()
@@ -96,12 +107,12 @@ class Connections:
             task = self._loop.create_task(self._loop.connect_accepted_socket(self._make, accepted))
             self._taking_up.add(task)
             task.add_done_callback(self._taken_up)
-            self.open += 1
+            self.counts.open += 1
 
     def _taken_up(self, task: asyncio.Task[Any]) -> None:
         self._taking_up.discard(task)
         if task.cancelled() or task.exception() is not None:
-            self.open -= 1  # nobody else will say that it is lost
+            self.counts.open -= 1  # nobody else will say that it is lost
 
     def _make(self) -> Connection:
         return Connection(self, self._manager, loop=self._loop, **self._settings)
@@ -110,25 +121,44 @@ class Connections:
 class Connection(RequestHandler):
     """aiohttp's protocol of one connection, with a limit to how long half a head may stand."""
 
-    __slots__ = ("_owner", "_slow")
+    __slots__ = ("_ahead", "_body", "_owner", "_slow")
 
     def __init__(self, owner: Connections, manager: web.Server, **settings: Any) -> None:
         super().__init__(manager, **settings)
         self._owner = owner
         self._slow: asyncio.TimerHandle | None = None
+        self._body: StreamReader | None = None  # of the request that came last
+        self._ahead = False  # something of the next one has come while that was being answered
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._owner.open -= 1
+        self._owner.counts.open -= 1
         self._in_time()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._owner.before_each()
         before = self._request_count
+        whole = self._body is None or self._body.is_eof()
         super().data_received(data)
         if self._request_count > before:
             self._in_time()
-        elif self._slow is None and (self._waiter is not None or not before):  # it waits for a request
+            self._ahead, self._body = False, self._messages[-1][1]
+        elif whole and data:
+            self._ahead = True
+            if self._waiter is not None or not before:  # it waits for a request
+                self._wait_for_the_rest()
+
+    async def finish_response(
+        self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """The time of a request that came in part meanwhile counts from here."""
+        finished = await super().finish_response(request, resp, start_time)
+        if self._ahead and not self._messages:
+            self._wait_for_the_rest()
+        return finished
+
+    def _wait_for_the_rest(self) -> None:
+        if self._slow is None:
             self._slow = self._loop.call_later(self._owner.request_timeout_s, self._too_slow)
 
     def _in_time(self) -> None:
@@ -139,8 +169,15 @@ class Connection(RequestHandler):
     def _too_slow(self) -> None:
         self._slow = None
         if self.transport is not None:
+            self._owner.counts.too_slow += 1
             self.transport.write(_plain_refusal(too_slow()))
             self.force_close()
+
+    def _process_keepalive(self) -> None:
+        """Called by aiohttp when a connection may have rested for too long."""
+        gone = self.transport is None
+        super()._process_keepalive()
+        self._owner.counts.idle += not gone and self.transport is None
 
     def handle_error(
         self,

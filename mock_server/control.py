@@ -11,6 +11,7 @@ from mock_server.fault_choice import FaultChoice, FaultSettings
 from mock_server.openai import ApiError
 from mock_server.scripts import Script
 
+MAX_CONFIG_BYTES = 2**16  # all that are kept are written down
 MOST_CHANGES = 100
 """As many are kept; each row has its fault anyhow."""
 

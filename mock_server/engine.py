@@ -62,10 +62,11 @@ class Job(Sequence):
 
     __slots__ = (
         "cancel_ns",
+        "error",
         "fault",
         "first_write_ns",
+        "held_tokens",
         "last_write_ns",
-        "leaving",
         "place",
         "received_ns",
         "request_id",
@@ -73,7 +74,7 @@ class Job(Sequence):
         "streamed",
         "token_ns",
         "unwritten",
-        "waiting",
+        "unwritten_tokens",
     )
 
     def __init__(
@@ -85,20 +86,20 @@ class Job(Sequence):
         *,
         streamed: bool = True,
         class_: str | None = None,
-        fault: str | None = None,
     ) -> None:
         """`request_id` is the client's own. The engine numbers jobs itself, for clients may repeat theirs."""
         super().__init__("", prompt_tokens, output_tokens, class_=class_)
         self.request_id = request_id
         self.sink = sink
         self.streamed = streamed
-        self.fault = fault
+        self.fault: str | None = None  # once it has struck
+        self.error: str | None = None  # why it was cancelled, if not by its client
         self.received_ns = 0
         self.cancel_ns: int | None = None
         self.unwritten = b""  # what it is to get in this turn, and how many tokens are in it
-        self.leaving = 0
+        self.unwritten_tokens = 0
         self.place = -1  # among the writes of a turn, from its first on
-        self.waiting = 0  # tokens that leave with a later one
+        self.held_tokens = 0  # tokens that leave with a later one
         self.first_write_ns: int | None = None
         self.last_write_ns: int | None = None
         self.token_ns: list[int] | None = None
@@ -115,16 +116,20 @@ class Engine:
         *,
         on_row: Callable[[RequestRow], None] = lambda _: None,
         on_tick: Callable[[TickRow], None] = lambda _: None,
+        on_anchor: Callable[[int], None] = lambda _: None,
         meter: Meter | None = None,
         record_tokens: bool = False,
         record_events: bool = False,
     ) -> None:
-        """`clock` gives monotonic ns. `on_row` gets each request's row as it ends, `on_tick` each tick's."""
+        """`clock` gives monotonic ns. `on_row` gets each request's row as it ends, `on_tick` each tick's;
+        `on_anchor` when the grid begins.
+        """
         self._make_scheduler = make_scheduler
         self._clock = clock
         self._hand_over = hand_over
         self._on_row = on_row
         self._on_tick = on_tick
+        self._on_anchor = on_anchor
         self._meter = meter
         self._record_tokens = record_tokens
         self._record_events = record_events
@@ -173,12 +178,11 @@ class Engine:
         self.jobs[job.id] = job
         self._inbox.append(job)
 
-    def set_aside(self, row: RequestRow) -> int:
-        """Stamp a request that is answered without the scheduler: when it came, on the engine's clock."""
+    def set_aside(self, row: RequestRow) -> None:
+        """Stamp a request that is answered without the scheduler."""
         row.id, received_ns = self._stamp()
         row.received_ns = received_ns - (self.anchor_ns or 0)
         self.aside[row.id] = row
-        return received_ns
 
     def end_aside(self, row: RequestRow, outcome: Outcome, http_status: int | None) -> None:
         """Its answer is over."""
@@ -241,6 +245,7 @@ class Engine:
         self._last_received_ns = received_ns
         if self.anchor_ns is None:
             self.anchor_ns = received_ns
+            self._on_anchor(received_ns)
         id = f"S{self._received_count}"
         self._received_count += 1
         return id, received_ns
@@ -281,16 +286,16 @@ class Engine:
             assert isinstance(job, Job)
             if kind == "token":
                 data = job.sink.token(job.emitted - 1, job.emitted == job.output_tokens)
-                job.waiting += 1
+                job.held_tokens += 1
                 if data is not None:
-                    if not job.leaving:
+                    if not job.unwritten_tokens:
                         self._writing.append(job)
                         if job.place < 0:
                             job.place = heappop(self._places) if self._places else self._placed
                             self._placed = max(self._placed, job.place + 1)
                     job.unwritten += data
-                    job.leaving += job.waiting
-                    job.waiting = 0
+                    job.unwritten_tokens += job.held_tokens
+                    job.held_tokens = 0
             elif kind == "prefill_end":
                 self._prefilled_tokens += job.prompt_tokens
             elif kind in ("finish", "cancel"):
@@ -318,11 +323,11 @@ class Engine:
             else:
                 gaps_ns.append(at_ns - job.last_write_ns)
             job.last_write_ns = at_ns
-            if job.leaving > 1:
-                gaps_ns += [0] * (job.leaving - 1)
+            if job.unwritten_tokens > 1:
+                gaps_ns += [0] * (job.unwritten_tokens - 1)
             if job.token_ns is not None:
-                job.token_ns += [at_ns] * job.leaving
-            job.unwritten, job.leaving = b"", 0
+                job.token_ns += [at_ns] * job.unwritten_tokens
+            job.unwritten, job.unwritten_tokens = b"", 0
         if self._meter and jobs:
             self._meter.add_times(first_ns, gaps_ns)
 
@@ -355,6 +360,8 @@ class Engine:
             fault=job.fault,
         )
         describe(row, job, self.tick_ns)
+        if row.outcome == "cancelled":
+            row.error = job.error
         row.received_ns = job.received_ns - t0
         row.first_token_ns = None if job.first_write_ns is None else job.first_write_ns - t0
         row.last_token_ns = None if job.last_write_ns is None else job.last_write_ns - t0

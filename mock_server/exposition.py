@@ -22,6 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.utils import floatToGoString
 
+from mock_server.connections import ConnectionCounts
 from mock_server.engine import Engine
 from mock_server.metrics import ALIASES, HISTOGRAMS, Histogram, Metrics
 
@@ -32,11 +33,19 @@ LABELS = ("model_name", "engine")
 class Exposition:
     """Reads what is so now from the engine, and all else from the metrics."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, model: str, cut_off: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        metrics: Metrics,
+        model: str,
+        cut_off: Callable[[], int],
+        connections: ConnectionCounts,
+    ) -> None:
         """`cut_off` says how many readers were cut off so far."""
         self._engine = engine
         self._metrics = metrics
         self._cut_off = cut_off
+        self._connections = connections
         self._labels = (model, "0")
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
@@ -77,6 +86,7 @@ class Exposition:
                 "KV tokens reserved, which bounds admission, over the budget; 1 is full.",
                 kv.reserved / kv.budget,
             ),
+            ("tokentick_connections_open", "Connections that are open.", self._connections.open),
         ):
             yield _single(GaugeMetricFamily(name, text, labels=LABELS), self._labels, value)
 
@@ -117,16 +127,22 @@ class Exposition:
         for name, text, label, counts in (
             (
                 "vllm:request_success",
-                "Requests that ended after their admission, by how.",
+                "Requests that were let into the queue and have ended, by how.",
                 "finished_reason",
                 metrics.finished,
             ),
             ("tokentick_requests", "Rows of the served ledger, by outcome.", "outcome", metrics.outcomes),
             (
                 "tokentick_faults",
-                "Requests that got a fault on demand, by its kind.",
+                "Requests that a fault on demand struck, by its kind.",
                 "fault",
                 metrics.faults,
+            ),
+            (
+                "tokentick_connections_closed",
+                "Connections closed by the server itself: one too many, half a request, or idle too long.",
+                "reason",
+                {reason: getattr(self._connections, reason) for reason in ("too_many", "too_slow", "idle")},
             ),
         ):
             family = CounterMetricFamily(name, text, labels=[*LABELS, label])

@@ -20,7 +20,8 @@ from ledgers.errors import InputError
 from ledgers.formats.fields import shown
 from mock_server.faults import Fault, parse_fault
 
-NONE = "none"  # what a header or a plan says of a request that must be spared
+NONE = "none"  # said of a request that must be spared
+MOST_PLAN_BYTES = 2**22
 _RUN = re.compile(r"^tt-[0-9a-f]{8}-")
 Number = Annotated[int, Meta(ge=1)]
 
@@ -46,7 +47,7 @@ class FaultChoice:
 
     def __init__(self, settings: FaultSettings, scripts: Collection[str] = ()) -> None:
         self._scripts = scripts
-        self._drawn: list[tuple[float, Fault]] = []  # with the upper end of each one's share of 0..1
+        self._drawn: list[tuple[float, Fault | None]] = []  # with the upper end of each one's share of 0..1
         self._by_id: dict[str, Fault | None] = {}
         self._by_number: dict[int, Fault | None] = {}
         self._seed = settings.seed
@@ -70,14 +71,13 @@ class FaultChoice:
 
     def _add_drawn(self, word: str) -> str:
         spelt, at, share = word.partition("@")
-        fault = parse_fault(spelt)
-        self._check_script(fault)
+        fault = self._fault(spelt)
         probability = _probability(word, share) if at else 1.0
         end = (self._drawn[-1][0] if self._drawn else 0.0) + probability
         if end > 1 + 1e-9:
             raise ValueError(f"{shown(word)}: the probabilities add up to more than 1")
         self._drawn.append((end, fault))
-        return f"{fault.word}@{probability:.12g}"
+        return f"{fault.word if fault else NONE}@{probability:.12g}"
 
     def _add_planned(self, line: Planned) -> Planned:
         if (line.request_id is None) == (line.number is None):
@@ -140,44 +140,54 @@ def fault_settings(
 
 def load_plan(path: Path) -> list[Planned]:
     """A plan from JSONL, or from CSV whose header names the fields of `Planned`. InputError if it is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text") from None
+    where = f"--fault-plan {path}"
+    text = _text(path, where)
     read = _json_lines if text.lstrip().startswith("{") else _csv_lines
     lines = []
-    for number, fields in read(text, path):
+    for number, fields in read(text, where):
         try:
             lines.append(msgspec.convert(fields, Planned))
         except msgspec.ValidationError as error:
-            raise InputError(f"{path}: line {number}: {error}") from None
+            raise InputError(f"{where}: line {number}: {error}") from None
     return lines
 
 
-def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+def _text(path: Path, where: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_PLAN_BYTES + 1)
+        if len(data) > MOST_PLAN_BYTES:
+            raise InputError(f"{where}: larger than {MOST_PLAN_BYTES // 2**20} MiB")
+        return data.decode()
+    except OSError as error:
+        raise InputError(f"{where}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{where}: not UTF-8 text") from None
+
+
+def _json_lines(text: str, where: str) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 yield number, msgspec.json.decode(line)
-            except msgspec.DecodeError as error:
-                raise InputError(f"{path}: line {number}: {error}") from None
+            except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
+                raise InputError(f"{where}: line {number}: {error}") from None
 
 
-def _csv_lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+def _csv_lines(text: str, where: str) -> Iterator[tuple[int, Any]]:
     lines = csv.reader(text.splitlines())
     names = next(lines, [])
     if not set(names) <= set(Planned.__struct_fields__) or "fault" not in names:
-        raise InputError(f"{path}: line 1: the columns are request_id or number, and fault")
+        raise InputError(f"{where}: line 1: the columns are request_id or number, and fault")
     try:
         for cells in lines:
             if len(cells) > len(names):
-                raise InputError(f"{path}: line {lines.line_num}: more cells than the header has")
+                raise InputError(f"{where}: line {lines.line_num}: more cells than the header has")
             fields: dict[str, Any] = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
-            if str(fields.get("number", "")).isdecimal():
-                fields["number"] = int(fields["number"])
+            number = fields.get("number", "")
+            if number.isdecimal() and len(number) < 19:  # longer ones are refused as the text that they are
+                fields["number"] = int(number)
             if fields:
                 yield lines.line_num, fields
     except csv.Error as error:
-        raise InputError(f"{path}: line {lines.line_num}: {error}") from None
+        raise InputError(f"{where}: line {lines.line_num}: {error}") from None

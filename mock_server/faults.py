@@ -57,9 +57,18 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{self.kind}:{given}" if given else self.kind
 
     @property
+    def strikes_after(self) -> int:
+        """How many tokens come before it; an answer of no more than that is spared."""
+        return self.after if "after" in KINDS.get(self.kind, ()) else 0
+
+    @property
     def http_status(self) -> int | None:
         """The status that is the whole fault."""
         return int(self.kind[5:]) if self.kind.startswith("http-") else None
+
+    @property
+    def told_retry_after(self) -> int | None:
+        return self.retry_after if "retry_after" in KINDS.get(self.kind, ()) else None
 
     @property
     def ends_early(self) -> bool:
@@ -104,24 +113,14 @@ def _spelt(value: float) -> str:
 
 
 def settle(row: RequestRow) -> None:
-    """Put the outcome of a scheduled row right: what its fault, where it struck, made the client see.
-
-    A kind that ends an answer early strikes with token `after`, if that is not the last one; a damaged event
-    is the one that follows.
-    """
+    """Put the outcome of a scheduled row right: what its fault, which struck, made the client see."""
     fault = parse_fault(row.fault or "")
-    tokens = row.tokens or 0
-    if fault.ends_early and row.outcome == "cancelled" and tokens >= fault.after:
+    if fault.ends_early and row.outcome == "cancelled":
         row.outcome = ENDS_EARLY[fault.kind][0 if row.streamed else 1]
-    elif fault.kind == "malformed-event" and tokens > fault.after and _was_sent(row):
+    elif fault.kind == "malformed-event" and row.outcome in ("completed", "cancelled"):
         row.outcome = "stream_error"
     else:
         return
     row.error = f"fault {row.fault}"
     if row.outcome == "http_error":
         row.http_status = 500
-
-
-def _was_sent(row: RequestRow) -> bool:
-    """Whether the token after the right ones went out; an answer in one piece goes when it is complete."""
-    return row.outcome == "completed" or (row.outcome == "cancelled" and row.streamed is True)

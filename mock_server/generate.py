@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -16,9 +17,9 @@ from mock_server.faulty import Faulty, FaultyAnswer, FaultyEncoder, FaultyStream
 from mock_server.intake import header, read_beside, request_id, traffic_class, whole_body
 from mock_server.openai import Api, ApiError, Generation, parse, queue_full, too_long, whole_response
 from mock_server.refusals import Handler
+from mock_server.results import retry_after_s
 from mock_server.scripts import play
 from mock_server.serve_options import ServeOptions
-from mock_server.served import ServedLedger
 from mock_server.sinks import Answer, Stream
 from mock_server.sse import StreamEncoder, words
 from mock_server.ticker import Ticker
@@ -30,20 +31,26 @@ _STREAM_HEADERS = {
 }
 
 
+class Asked(NamedTuple):
+    """A request as it was read, the fault that its answer is to have, and the answer's own name."""
+
+    request: web.Request
+    generation: Generation
+    fault: Fault | None
+    id: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-Request-Id": request_id(self.request) or self.id}
+
+
 class Generator:
     """Puts requests into the engine, and what comes of them on the wire."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        ledger: ServedLedger,
-        ticker: Ticker,
-        control: Control,
-        options: ServeOptions,
-    ) -> None:
+    def __init__(self, engine: Engine, ticker: Ticker, control: Control, options: ServeOptions) -> None:
         self.cut_off_count = 0
+        self.open_count = 0  # requests whose answers are not yet out, to the last byte
         self._engine = engine
-        self._ledger = ledger
         self._ticker = ticker
         self._control = control
         self._options = options
@@ -56,22 +63,36 @@ class Generator:
         return await self._generate(request, "completions")
 
     async def _generate(self, request: web.Request, api: Api) -> web.StreamResponse:
+        self.open_count += 1
+        try:
+            return await self._answer(request, api)
+        finally:
+            self.open_count -= 1
+
+    async def _answer(self, request: web.Request, api: Api) -> web.StreamResponse:
         body = await whole_body(request, self._options.request_timeout_s)
-        fault = self._fault(request)
-        if fault and fault.script:
-            return await self._play(request, body, fault)
-        generation = await read_beside(body, partial(self._parse, api))
+        read = await self._read(api, body)
         self._ticker.check()
+        fault = self._fault(request)  # from here to its receipt nothing waits: its number is the next one
+        if fault and fault.script:
+            return await self._play(request, read, fault)
+        if isinstance(read, ApiError):
+            raise read
         self._numbers += 1
         id = f"{'chatcmpl' if api == 'chat' else 'cmpl'}-{self._numbers:08x}"
-        headers = {"X-Request-Id": request_id(request) or id}
+        asked = Asked(request, read, fault, id)
         if fault and fault.http_status:
-            row = self._set_aside(request, fault, generation)
+            row = self._set_aside(request, fault, read)
             self._engine.end_aside(row, "http_error", fault.http_status)
-            return http_error(fault, headers)
-        if generation.stream:
-            return await self._stream(request, generation, id, headers, fault)
-        return await self._whole(request, generation, id, headers, fault)
+            return http_error(fault, asked.headers)
+        return await (self._stream(asked) if read.stream else self._whole(asked))
+
+    async def _read(self, api: Api, body: bytes) -> Generation | ApiError:
+        """What a body asks for, or why it is refused, which a script does not care about."""
+        try:
+            return await read_beside(body, partial(self._parse, api))
+        except ApiError as error:
+            return error
 
     def _parse(self, api: Api, body: bytes) -> Generation:
         return parse(api, body, self._options.default_output_tokens, self._options.style.reasoning_tokens)
@@ -83,28 +104,22 @@ class Generator:
         except ValueError as error:
             raise ApiError(f"X-Mock-Fault: {error}", code="invalid_fault") from None
 
-    def _set_aside(self, request: web.Request, fault: Fault, generation: Generation | None) -> RequestRow:
+    def _set_aside(self, request: web.Request, fault: Fault, read: Generation | ApiError) -> RequestRow:
         """A request that never comes to the scheduler; lengths are 0 where its body is not one of ours."""
         row = RequestRow(
             id="",
             request_id=request_id(request),
             class_=traffic_class(request),
-            prompt_tokens=generation.prompt_tokens if generation else 0,
-            output_tokens=generation.output_tokens if generation else 0,
+            prompt_tokens=read.prompt_tokens if isinstance(read, Generation) else 0,
+            output_tokens=read.output_tokens if isinstance(read, Generation) else 0,
+            retry_after_s=fault.told_retry_after,
             fault=fault.word,
         )
-        received_ns = self._engine.set_aside(row)
-        if self._engine.anchor_ns == received_ns:
-            self._ledger.anchored(received_ns, time.monotonic_ns())
+        self._engine.set_aside(row)
         return row
 
-    async def _play(self, request: web.Request, body: bytes, fault: Fault) -> web.Response:
-        """Whatever the path and the body: a script can be in any dialect."""
-        generation = None
-        with suppress(ApiError):
-            api: Api = "chat" if request.path.endswith("/chat/completions") else "completions"
-            generation = await read_beside(body, partial(self._parse, api))
-        row = self._set_aside(request, fault, generation)
+    async def _play(self, request: web.Request, read: Generation | ApiError, fault: Fault) -> web.Response:
+        row = self._set_aside(request, fault, read)
         script = self._control.scripts[fault.script]
         outcome: Outcome = "cancelled"  # unless it is played to its end
         try:
@@ -117,21 +132,18 @@ class Generator:
     @web.middleware
     async def scripts_anywhere(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Scripts are played at paths, too, that this server does not have."""
-        if request.method == "POST" and isinstance(request.match_info.http_exception, web.HTTPNotFound):
+        unknown = isinstance(request.match_info.http_exception, web.HTTPNotFound)
+        if unknown and request.method == "POST" and self._control.scripts:
             body = await whole_body(request, self._options.request_timeout_s)
+            api: Api = "chat" if request.path.endswith("/chat/completions") else "completions"
+            read = await self._read(api, body)
             fault = self._fault(request)
             if fault and fault.script:
-                return await self._play(request, body, fault)
+                return await self._play(request, read, fault)
         return await handler(request)
 
-    async def _stream(
-        self,
-        request: web.Request,
-        generation: Generation,
-        id: str,
-        headers: dict[str, str],
-        fault: Fault | None,
-    ) -> web.StreamResponse:
+    async def _stream(self, asked: Asked) -> web.StreamResponse:
+        request, generation, fault, id = asked
         transport = request.transport
         if transport is None:
             raise ConnectionResetError
@@ -141,8 +153,8 @@ class Generator:
             stream: Stream = FaultyStream(transport, FaultyEncoder(fault, *how, chunked=chunked), fault)
         else:
             stream = Stream(transport, StreamEncoder(*how, chunked=chunked))
-        job = self._submit(request, generation, stream)
-        response = web.StreamResponse(headers={**headers, **_STREAM_HEADERS})
+        job = self._submit(asked, stream)
+        response = web.StreamResponse(headers={**asked.headers, **_STREAM_HEADERS})
         try:
             await self._place(stream)
             with suppress(ConnectionResetError):  # the client has left, which is not an error of ours
@@ -150,47 +162,42 @@ class Generator:
                 await response.prepare(request)
                 stream.open()
                 await stream.ended
-                await stream.finish(response)
+                await stream.finish(request, response, self._options.request_timeout_s)
         finally:
             self._leave(job)
         return response
 
-    async def _whole(
-        self,
-        request: web.Request,
-        generation: Generation,
-        id: str,
-        headers: dict[str, str],
-        fault: Fault | None,
-    ) -> web.Response:
+    async def _whole(self, asked: Asked) -> web.StreamResponse:
+        request, generation, fault, id = asked
         answer = FaultyAnswer(fault) if fault else Answer()
-        job = self._submit(request, generation, answer)
+        job = self._submit(asked, answer)
         try:
             await self._place(answer)
-            answer.begin()
             await answer.ended
         finally:
             self._leave(job)
         turn, end = generation.reasoning_tokens, generation.output_tokens
         body = whole_response(told(generation, fault), id, int(time.time()), words(0, turn), words(turn, end))
-        response = web.Response(body=body, content_type="application/json", headers=headers)
-        return await answer.finish(request, response)
+        response = web.Response(body=body, content_type="application/json", headers=asked.headers)
+        with suppress(ConnectionResetError):
+            response = await answer.finish(request, response, self._options.request_timeout_s)
+        self.cut_off_count += answer.cut_off
+        return response
 
-    def _submit(self, request: web.Request, generation: Generation, sink: Stream | Answer) -> Job:
+    def _submit(self, asked: Asked, sink: Stream | Answer) -> Job:
+        generation = asked.generation
         job = Job(
-            request_id(request),
+            request_id(asked.request),
             generation.prompt_tokens,
             generation.output_tokens,
             sink,
             streamed=generation.stream,
-            class_=traffic_class(request),
+            class_=traffic_class(asked.request),
         )
         if isinstance(sink, Faulty):
-            job.fault = sink.fault.word
-            sink.leave = partial(self._engine.cancel, job)
+            sink.mark = partial(setattr, job, "fault", sink.fault.word)
+            sink.leave = partial(self._engine.cancel, job, in_tick=True)
         self._engine.submit(job)
-        if self._engine.anchor_ns == job.received_ns:
-            self._ledger.anchored(job.received_ns, time.monotonic_ns())
         self._ticker.arm()
         if not self._engine.scheduler.fits(job):
             raise too_long(generation, self._engine.scheduler.max_model_len)
@@ -200,13 +207,15 @@ class Generator:
         """Where the queue has a limit, wait for the tick that decides. ApiError if it is full."""
         scheduler = self._engine.scheduler
         if scheduler.max_queue is not None and await sink.fate == "queue_full":
-            raise queue_full(scheduler.max_queue, scheduler.hardware.tick_s)
+            raise queue_full(scheduler.max_queue, retry_after_s(scheduler.tick_ns))
 
     def _leave(self, job: Job) -> None:
         """The handler ends, by the last token or because the client left: nothing of the job stays behind."""
         sink = job.sink
-        if isinstance(sink, Stream):
-            self.cut_off_count += sink.cut_off
-            sink.left()
+        assert isinstance(sink, Stream | Answer)
+        sink.left()
+        if sink.cut_off:
+            self.cut_off_count += 1
+            job.error = "the reader was too far behind"
         self._engine.cancel(job)
         self._ticker.arm()

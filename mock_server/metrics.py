@@ -196,12 +196,12 @@ class Metrics:
 
 
 def finish_reason(row: RequestRow) -> str | None:
-    """As vLLM names ends; None for what it does not count either: what was never admitted."""
+    """As vLLM names ends; None for what it does not count either: what was never let into the queue."""
     if row.outcome == "completed":
         return row.finish_reason or "length"
     if row.outcome in ("cancelled", "unfinished"):
         return "abort"
-    return "error" if row.outcome in FAILURES and row.tokens else None
+    return "error" if row.outcome in FAILURES and row.ticks else None
 
 
 def _since(later: int | None, earlier: int | None) -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import ceil
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -221,14 +220,14 @@ def too_long(generation: Generation, max_model_len: int) -> ApiError:
     )
 
 
-def queue_full(max_queue: int, tick_s: float) -> ApiError:
-    """Too many wait already. Nothing comes free before the next tick."""
+def queue_full(max_queue: int, retry_after_s: int) -> ApiError:
+    """Too many wait already."""
     return ApiError(
         f"The queue is full: {max_queue} requests are waiting. Please try again later.",
         status=429,
         type="rate_limit_error",
         code="queue_full",
-        retry_after_s=max(1, ceil(tick_s)),
+        retry_after_s=retry_after_s,
     )
 
 

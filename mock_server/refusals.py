@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.web_protocol import RequestPayloadError
+from aiohttp.web_request import BaseRequest
 
 from mock_server.intake import too_large
 from mock_server.openai import ApiError
 
 _SPOKEN = (HttpVersion10, HttpVersion11)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_Received = TypeVar("_Received", bound=BaseRequest)
+
+
+def expectations_known(
+    handle: Callable[[_Received], Awaitable[web.StreamResponse]],
+) -> Callable[[_Received], Awaitable[web.StreamResponse]]:
+    """What is not known is refused before aiohttp sees it, which has a shape of its own for that."""
+
+    async def handled(request: _Received) -> web.StreamResponse:
+        expected = request.headers.get("Expect", "")
+        if expected.lower() in ("", "100-continue"):
+            return await handle(request)
+        return _refusal(ApiError("Expect: 100-continue is the only expectation that is met", status=417))
+
+    return handled
 
 
 @web.middleware

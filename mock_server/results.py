@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from ledgers.rows import RequestRow
+from ledgers.units import NS_PER_S, ceil_div
 from mock_server.faults import settle
 from mock_server.scheduler import Rejection, Sequence
 
 HTTP_STATUS: dict[Rejection, int] = {"context_length_exceeded": 400, "queue_full": 429}
+
+
+def retry_after_s(tick_ns: int) -> int:
+    """What a client is told whom a full queue turned away: nothing comes free before the next tick."""
+    return ceil_div(tick_ns, NS_PER_S)
 
 
 def describe(row: RequestRow, sequence: Sequence, tick_ns: int) -> None:
@@ -26,6 +32,8 @@ def describe(row: RequestRow, sequence: Sequence, tick_ns: int) -> None:
     elif sequence.rejection is not None:
         row.outcome, row.error = "rejected", sequence.rejection
         row.http_status = HTTP_STATUS[sequence.rejection]
+        if sequence.rejection == "queue_full":
+            row.retry_after_s = retry_after_s(tick_ns)
     else:
         row.outcome = "unfinished"
     if row.fault:

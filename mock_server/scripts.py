@@ -111,11 +111,11 @@ def load_scripts(paths: Sequence[Path]) -> dict[str, Script]:
     for given in paths:
         files = sorted(given.glob("*.json")) if given.is_dir() else [given]
         if not files:
-            raise InputError(f"{given}: no *.json file in this directory")
+            raise InputError(f"--script {given}: no *.json file in this directory")
         for file in files:
             script = _load(file)
             if script.name in scripts:
-                raise InputError(f"{file}: there is another script called {script.name}")
+                raise InputError(f"--script {file}: there is another script called {script.name}")
             scripts[script.name] = script
     return scripts
 
@@ -126,9 +126,9 @@ def _load(file: Path) -> Script:
         _check(script)
         return script
     except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from None
+        raise InputError(f"--script {file}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # msgspec's errors and those of the decoder are ValueErrors
-        raise InputError(f"{file}: {error}") from None
+        raise InputError(f"--script {file}: {error}") from None
 
 
 def _check(script: Script) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,7 @@ from mock_server.fault_choice import FaultChoice
 from mock_server.generate import Generator
 from mock_server.metrics import Metrics
 from mock_server.policies import make_scheduler
+from mock_server.refusals import expectations_known
 from mock_server.serve_options import ServeOptions
 from mock_server.served import ServedLedger
 from mock_server.shutdown import Shutdown
@@ -33,7 +35,7 @@ from mock_server.sinks import hand_over
 from mock_server.ticker import Ticker
 
 BACKLOG = 4_096
-KEEPALIVE_S = 600.0
+SWITCH_S = 0.0005  # a tick waits so long for a thread that works, in place of Python's 5 ms
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -61,6 +63,7 @@ async def serve(
 
     Raises InputError when the run directory cannot be written, StalledError by `strict_ms`.
     """
+    sys.setswitchinterval(SWITCH_S)
     shutdown = Shutdown()
     ledger = ServedLedger(writer, shutdown.fail)
     metrics = Metrics(make_scheduler(settings).max_model_len)
@@ -83,31 +86,36 @@ async def serve(
         hand_over,
         on_row=add_row,
         on_tick=on_tick,
+        on_anchor=lambda anchor_ns: ledger.anchored(anchor_ns, time.monotonic_ns()),
         meter=metrics,
         record_tokens=options.record_tokens,
         record_events=options.record_events,
     )
-    ticker = Ticker(engine)
+    ticker = Ticker(engine, shutdown.fail)
     choice = FaultChoice(options.faults, options.scripts)
     control = Control(choice, options.scripts, partial(ledger.note, "faults"))
-    generator = Generator(engine, ledger, ticker, control, options)
+    generator = Generator(engine, ticker, control, options)
     server = Server(engine, ledger, generator, metrics, control, options)
+    application = server.application()
+    application.middlewares.insert(0, shutdown.refuse_newcomers)
     runner = web.AppRunner(
-        server.application(),
+        application,
         handler_cancellation=True,  # a client that leaves gives up its place, queued or not
         shutdown_timeout=0.5,
     )
     await runner.setup()
     make_room_for_connections()  # before they are counted against what the system grants
     assert runner.server is not None
+    runner.server.request_handler = expectations_known(runner.server.request_handler)
     connections = Connections(
         listening,
         runner.server,
         most=options.max_connections,
         request_timeout_s=options.request_timeout_s,
         before_each=ticker.check,
+        counts=server.connections,
         access_log=None,
-        keepalive_timeout=KEEPALIVE_S,
+        keepalive_timeout=options.keep_alive_s,
         lingering_time=1.0,
     )
     logging.getLogger("aiohttp.server").addFilter(lambda record: not _clients_fault(record))
@@ -117,7 +125,7 @@ async def serve(
         with few_collections():
             await shutdown.asked.wait()
             connections.close()
-            await shutdown.drain(lambda: engine.idle, options.grace_s)
+            await shutdown.drain(lambda: engine.idle and not generator.open_count, options.grace_s)
     finally:
         ticker.stop()
         engine.abandon()

@@ -1,4 +1,4 @@
-"""How to serve, besides the scheduler's settings."""
+"""How to serve, besides the scheduler's settings. What is usual is said where the flags are."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from mock_server.scripts import Script
 from mock_server.sse import Style
 
 
-class ServeOptions(msgspec.Struct, frozen=True):
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`strict_ms`: a tick that runs later than that ends the server."""
 
-    model: str = "tokentick-mock"
-    default_output_tokens: int = 16
-    grace_s: float = 5.0
-    request_timeout_s: float = 30.0
-    max_connections: int = 16_384
-    strict_ms: float | None = None
-    record_tokens: bool = False
-    record_events: bool = False
-    record_ticks: bool = True
-    style: Style = Style()
-    keys: ApiKeys | None = None
-    faults: FaultSettings = FaultSettings()
-    scripts: dict[str, Script] = {}
+    model: str
+    default_output_tokens: int
+    grace_s: float
+    request_timeout_s: float
+    keep_alive_s: float
+    max_connections: int
+    strict_ms: float | None
+    record_tokens: bool
+    record_events: bool
+    record_ticks: bool
+    style: Style
+    keys: ApiKeys | None
+    faults: FaultSettings
+    scripts: dict[str, Script]

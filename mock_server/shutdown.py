@@ -8,6 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from aiohttp import web
+
+from mock_server.openai import ApiError
+from mock_server.refusals import Handler
+
 
 class Shutdown:
     """Why and how fast to end: `asked` once, `at_once` the second time."""
@@ -33,6 +38,16 @@ class Shutdown:
         self.failure = self.failure or failure
         self.asked.set()
         self.at_once.set()
+
+    @web.middleware
+    async def refuse_newcomers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Connections that are kept may still bring requests when there is no time left for them."""
+        if not self.asked.is_set():
+            return await handler(request)
+        error = ApiError("The server is shutting down", status=503, type="server_error", code="shutting_down")
+        response = web.Response(status=503, body=error.body, content_type="application/json")
+        response.force_close()
+        return response
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A bug in a tick must not leave a server behind that answers and never ticks again."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heappop, heappush
 from typing import Any
 
 from ledgers.rows import RequestRow, TickRow, without_plan
@@ -12,6 +13,8 @@ from mock_server.results import describe
 from mock_server.scheduler import Scheduler, Sequence, Step
 
 Cancels = Mapping[str, int]
+Aside = list[tuple[int, int, RequestRow]]
+"""A heap of rows that were answered without the scheduler: by when they ended, then in order of arrival."""
 
 
 class SimulatedSequence(Sequence):
@@ -70,11 +73,11 @@ def simulate(
     A request that has its outcome already was answered without the scheduler; its row is passed through.
     """
     tick_ns = scheduler.hardware.tick_ns
-    aside: deque[RequestRow] = deque()
+    aside: Aside = []
     table = TickTable(on_tick) if on_tick else None
     for step in steps(scheduler, map(SimulatedSequence, _scheduled(requests, aside)), cancels):
-        while aside and (aside[0].end_ns or 0) <= step.row.tick * tick_ns:
-            yield aside.popleft()
+        while aside and aside[0][0] <= step.row.tick * tick_ns:
+            yield heappop(aside)[-1]
         if record_events:
             step.row.events = [(event.kind, event.sequence.id) for event in step.events]
         if table:
@@ -85,16 +88,17 @@ def simulate(
                 sequence.token_ticks.append(step.row.tick)
             elif kind in ("finish", "reject", "cancel"):
                 yield _row(sequence, step.row.tick, tick_ns)
-    yield from aside
+    while aside:
+        yield heappop(aside)[-1]
 
 
-def _scheduled(requests: Iterable[RequestRow], aside: deque[RequestRow]) -> Iterator[RequestRow]:
+def _scheduled(requests: Iterable[RequestRow], aside: Aside) -> Iterator[RequestRow]:
     """The requests that the scheduler gets; the others are put aside."""
-    for row in requests:
+    for place, row in enumerate(requests):
         if row.outcome is None:
             yield row
         else:
-            aside.append(without_plan(row, received_ns=row.arrival_ns))
+            heappush(aside, (row.end_ns or 0, place, without_plan(row, received_ns=row.arrival_ns)))
 
 
 class TickTable:
@@ -154,7 +158,8 @@ def _answer_aside(row: RequestRow) -> dict[str, Any]:
     """How a request ended that the scheduler never saw: nothing that could be simulated."""
     if row.ticks is not None:
         return {}
-    return {name: getattr(row, name) for name in ("outcome", "http_status", "error", "end_ns")}
+    names = ("outcome", "http_status", "retry_after_s", "error", "end_ns")
+    return {name: getattr(row, name) for name in names}
 
 
 def received_tick(arrival_ns: int, tick_ns: int) -> int:

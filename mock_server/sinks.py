@@ -45,6 +45,24 @@ async def reset(transport: asyncio.Transport) -> None:
         transport.abort()
 
 
+async def write_out(request: web.Request, response: web.StreamResponse, limit_s: float) -> bool:
+    """End an answer and wait until the kernel has all of it. False if that took too long: it is cut off."""
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        raise ConnectionResetError
+    transport.set_write_buffer_limits(0)  # a drain is then one to the end
+    try:
+        async with asyncio.timeout(limit_s):
+            await response.write_eof()
+            await request.writer.drain()
+    except TimeoutError:
+        transport.abort()
+        return False
+    if not transport.is_closing():
+        transport.set_write_buffer_limits()
+    return True
+
+
 class Sink:
     """What both sinks share.
 
@@ -53,6 +71,7 @@ class Sink:
     """
 
     file = -1
+    cut_off = False
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -71,6 +90,9 @@ class Sink:
     def held_back(self, rest: bytes) -> None:
         """Only what is written can be held back."""
 
+    def left(self) -> None:
+        """The handler has ended: nobody waits for anything more."""
+
     def abort(self) -> None:
         self.fate.cancel()
         self.ended.cancel()
@@ -85,17 +107,13 @@ class Stream(Sink):
         self._encoder = encoder
         self.file = transport.get_extra_info("socket").fileno()
         self._early: bytes | None = encoder.start()  # and tokens that come before the headers are out
-        self.cut_off = False
 
     async def may_begin(self) -> None:
         """Wait until the headers may go out."""
 
-    async def finish(self, response: web.StreamResponse) -> None:
-        """All tokens are out: end the body."""
-        await response.write_eof()
-
-    def left(self) -> None:
-        """Nobody waits for this stream any more."""
+    async def finish(self, request: web.Request, response: web.StreamResponse, limit_s: float) -> None:
+        """All tokens are out: end the body, for which a slow reader has so long."""
+        self.cut_off = not await write_out(request, response, limit_s) or self.cut_off
 
     def open(self) -> None:
         """The headers are out: from now on tokens may follow."""
@@ -140,9 +158,8 @@ class Stream(Sink):
 class Answer(Sink):
     """An answer that is not streamed: it is sent when the last token is there."""
 
-    def begin(self) -> None:
-        """The request is in the scheduler."""
-
-    async def finish(self, request: web.Request, response: web.Response) -> web.Response:
-        """What is sent of the answer that is due."""
+    async def finish(self, request: web.Request, response: web.Response, limit_s: float) -> web.Response:
+        """Send the answer that is due, or what there is in its place."""
+        await response.prepare(request)
+        self.cut_off = not await write_out(request, response, limit_s)
         return response

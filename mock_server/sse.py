@@ -7,6 +7,7 @@ pieces put together. What each event says anew (the role, usage so far) is encod
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -20,6 +21,8 @@ MARK = "\0"  # where a token's text goes
 _TEXTS = tuple(f" {word}".encode() for word in WORDS)
 _COUNT = len(_TEXTS)
 _LONGEST = max(map(len, _TEXTS))
+_TWICE_ROUND = b"".join(_TEXTS * 2).decode()
+_PLACES = (0, *accumulate(map(len, _TEXTS * 2)))  # where each word begins there
 
 
 class Style(msgspec.Struct, frozen=True):
@@ -35,7 +38,9 @@ PLAIN = Style()
 
 def words(first: int, end: int) -> str:
     """The text of output tokens `first` to `end`. Every one but the very first begins with a blank."""
-    text = "".join(f" {WORDS[index % _COUNT]}" for index in range(first, end))
+    start, (rounds, rest) = first % _COUNT, divmod(end - first, _COUNT)
+    at, once_round, text_end = (_PLACES[start + count] for count in (0, _COUNT, rest))
+    text = _TWICE_ROUND[at:once_round] * rounds + _TWICE_ROUND[at:text_end]
     return text if first else text[1:]
 
 
@@ -55,6 +60,7 @@ class StreamEncoder:
         self._generation = generation
         self._chunked = chunked
         self._per_event = style.tokens_per_chunk
+        self._break = 0  # an event ends with this many tokens, full or not
         self._early_role = style.early_role and self._chat
         self._reasoning_tokens = generation.reasoning_tokens
         self._head = {
@@ -65,8 +71,10 @@ class StreamEncoder:
             "system_fingerprint": FINGERPRINT,
         }
         self._last = generation.output_tokens - 1
-        alike = self._per_event == 1 and not generation.continuous_usage
-        self._alike_from = 1 if alike else generation.output_tokens
+        if self._per_event > 1 or generation.continuous_usage:
+            self._alike_from = generation.output_tokens
+            return
+        self._alike_from = 1
         self._text = self._frames({"delta": {"content": MARK}} if self._chat else {"text": MARK})
         self._reasoning = (
             self._frames({"delta": {"reasoning": MARK}}) if self._reasoning_tokens else self._text
@@ -97,8 +105,10 @@ class StreamEncoder:
     def _singular(self, index: int) -> bytes | None:
         """An event that is not like the others around it: encoded as a whole."""
         first, end = index - index % self._per_event, index + 1
-        if end - first < self._per_event and index < self._last:
+        if end % self._per_event and end != self._break and index < self._last:
             return None
+        if first < self._break < end:
+            first = self._break
         # As vLLM has it, the finish reason comes with the last token and not in an event of its own.
         reason = "length" if index == self._last else None
         return self._frame(self._event(self._content(first, end), emitted=end, finish_reason=reason))

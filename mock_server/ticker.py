@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from ledgers.alarm import Alarm
 from mock_server.engine import Engine
@@ -12,10 +13,13 @@ from mock_server.engine import Engine
 class Ticker:
     """Calls the engine when a tick is due, on the clock of `time.monotonic_ns`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, on_failure: Callable[[Exception], None]) -> None:
+        """`on_failure` gets what a tick raised, whoever called it; no tick runs after that."""
         self._engine = engine
+        self._on_failure = on_failure
         self._alarm = Alarm(asyncio.get_running_loop(), self._wake)
         self._set_ns: int | None = None
+        self._behind = False
         self._stopped = False
 
     def arm(self) -> None:
@@ -23,11 +27,16 @@ class Ticker:
         due_ns = self._engine.due_ns
         if due_ns is not None and due_ns != self._set_ns and not self._stopped:
             self._set_ns = due_ns
+            self._behind = due_ns <= time.monotonic_ns()
             self._alarm.set(due_ns)
 
     def check(self) -> None:
-        """Run a tick whose time has come while the loop has much else to do in one turn."""
-        if self._set_ns is not None and time.monotonic_ns() >= self._set_ns:
+        """Run a tick whose time has come while the loop has much else to do in one turn.
+
+        One that was late already when it was armed is left to the alarm: an engine that cannot keep up would
+        else run ticks between any two reads, and hardly anything would be read.
+        """
+        if self._set_ns is not None and not self._behind and time.monotonic_ns() >= self._set_ns:
             self._wake()
 
     def stop(self) -> None:
@@ -37,5 +46,10 @@ class Ticker:
 
     def _wake(self) -> None:
         self._set_ns = None
-        self._engine.run_due()
-        self.arm()
+        try:
+            self._engine.run_due()
+        except Exception as error:  # a caller that reads from a client would take it for that client's fault
+            self.stop()
+            self._on_failure(error)
+        else:
+            self.arm()

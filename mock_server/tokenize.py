@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from ledgers.rows import encode
-from ledgers.vocabulary import BYTES_PER_UNKNOWN_TOKEN, WORDS
+from ledgers.vocabulary import BYTES_PER_UNKNOWN_TOKEN, WORDS, pieces
 from mock_server.openai import ApiError, Message, decoded
 
 _IDS = {word: id for id, word in enumerate(WORDS)}
@@ -62,7 +62,7 @@ def detokenize(body: bytes) -> bytes:
 
 def token_ids(text: str) -> Iterator[int]:
     """The ids of a text, as many as `ledgers.vocabulary.count_tokens` counts."""
-    for word in text.split():
+    for word in (word for piece in pieces(text) for word in piece.split()):
         id = _IDS.get(word)
         if id is None:
             yield from _piece_ids(word.encode("utf-8", "surrogatepass"))

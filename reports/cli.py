@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from ledgers.calibration import PATTERNS
-from ledgers.calibration_file import save
+from ledgers.calibration import Calibration
+from ledgers.calibration_file import calibration_file, load, save
 from ledgers.formats.fields import shown
 from ledgers.options import (
     ledger_from,
@@ -27,6 +27,7 @@ from ledgers.options import (
 from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.rundir import Run, default_path, make_empty, write_json
+from ledgers.settings import SchedulerSettings
 from ledgers.shaping_options import shaping_options
 from ledgers.units import NS_PER_S, to_ns
 from mock_server.policies import POLICIES
@@ -38,7 +39,7 @@ from reports.calibrate import calibrate as run_calibration
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
 from reports.show import ROWS_SHOWN, read_summary, say
-from reports.text import request_table
+from reports.text import request_table, wrapped
 
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
 LADDER, QUICK_LADDER = (1, 10, 30, 100, 300, 1_000, 2_000), (1, 30, 300)
@@ -76,13 +77,12 @@ def agree(**options: Any) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
     ledger = ledger_from(options, default="toy")
     window = window_from(options)
-    policies = _every_policy(options) if options["policy"] == "all" else [options["policy"]]
-    settings = [scheduler_from({**options, "policy": policy}) for policy in policies]
+    settings = _settings_of_all(options) if options["policy"] == "all" else [scheduler_from(options)]
     out = make_empty(options["out"] or default_path("agree", ledger.name))
     limit_ns = to_ns(options["stall_limit"])
     tell = _teller(silent=options["quiet"] or options["as_json"])
     for note in ledger.notes:
-        tell(f"note: {note}")
+        tell("\n".join(wrapped(f"note: {note}")))
     results = []
     span_s = (ledger.rows[-1].arrival_ns or 0) / NS_PER_S
     for setting in settings:
@@ -105,9 +105,12 @@ def agree(**options: Any) -> int:
     return EXIT_CODES[verdict]
 
 
-def _every_policy(options: dict[str, Any]) -> list[str]:
+def _settings_of_all(options: dict[str, Any]) -> list[SchedulerSettings]:
     """Without a file of classes, there is one class, and that is continuous once more."""
-    return [policy for policy in POLICIES if policy != "classes" or options["classes"]]
+    classes = options["classes"]
+    apart = [scheduler_from({**options, "policy": "classes"})] if classes else []
+    others = [policy for policy in POLICIES if policy != "classes"]
+    return [scheduler_from({**options, "policy": policy, "classes": None}) for policy in others] + apart
 
 
 def _result(replay: Replay) -> PolicyResult:
@@ -207,8 +210,19 @@ def calibrate(**options: Any) -> int:
         click.echo(encode(calibration))
     else:
         say(calibration_answer(calibration) if options["quiet"] else calibration_text(calibration))
-    if not all(map(calibration.usable, PATTERNS)):
+    if not calibration.most_streams:
         tell("not saved: one of the patterns has no load at which the client was what was tried")
         return INCONCLUSIVE
-    tell(f"saved: {save(calibration)}")
+    tell("\n".join(wrapped(save_widest(calibration, ladder[-1]))))
     return 0
+
+
+def save_widest(calibration: Calibration, tried_streams: int) -> str:
+    """Save it, unless it was not to go as far as the one that is there; what became of it."""
+    there, _ = load(calibration.machine.event_loop)
+    if there is None:
+        return f"saved: {save(calibration)}"
+    other = f"the one of {there.calibrated_at[:10]}, up to {there.most_streams:,} streams"
+    if tried_streams < there.most_streams:
+        return f"not saved: {other}, is kept (remove {calibration_file()} to have this one)"
+    return f"saved: {save(calibration)}, in place of {other}"

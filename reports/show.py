@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from reports.server_text import server_text
 from reports.text import request_labels, run_text, tick_lines
 
 ROWS_SHOWN = 40
+_STDOUT, _STDERR = 1, 2
 
 
 @click.command(
@@ -28,14 +30,29 @@ ROWS_SHOWN = 40
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "markdown", "json"]),
     default="text",
     show_default=True,
-    help="json: the summaries.",
+    help="json: the summaries, or the diagnoses; markdown: diagnoses only.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> None:
+@click.option("--diagnose", is_flag=True, help="Print what stands out, and why (docs/diagnosis.md).")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="With --diagnose: a baseline, for what went up and what did not.",
+)
+def report(
+    runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool, diagnose: bool, against: Path | None
+) -> None:
     """Rebuild the summary of run directories, whole or cut short, and print it."""
+    if diagnose and not ticks:
+        from reports.diagnose import diagnoses
+
+        return click.echo(diagnoses(runs, against, "json" if as_json else form))
+    if diagnose or against or form == "markdown":
+        raise InputError(_DIAGNOSE_ALONE)
     if ticks and (as_json or form == "json"):
         raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
     if ticks:
@@ -48,6 +65,10 @@ def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> Non
         opened = [Run(path) for path in runs]
         for text in [_run_text(run, refreshed_summary(run)) for run in opened]:
             say(text)
+    return None
+
+
+_DIAGNOSE_ALONE = "--against and --format markdown belong to --diagnose, which goes without --ticks"
 
 
 def _print_ticks(run: Run) -> None:
@@ -72,7 +93,10 @@ def show(finished: Finished) -> int:
     if finished.as_json:
         click.echo(encode(summary))
     elif not finished.quiet:
-        say(_run_text(Run(finished.path), summary))
+        run = Run(finished.path)
+        if os.path.sameopenfile(_STDOUT, _STDERR):  # one reader of both
+            run.info.notes = [note for note in run.info.notes if note not in finished.said]
+        say(_run_text(run, summary))
         say(f"\nfiles: {finished.path}")
     return finished.exit_code
 

@@ -35,6 +35,7 @@ DASH = "-"
 LONG_DRAIN = 0.1  # of the window
 LEAST_BEFORE_DRAIN = 10  # requests that must have completed by then for a rate of them
 SLOW_UPLOAD_MS = 5
+STARVED_SHARE = 0.05  # of a second, from which on it is worth a word
 LEAST_ERROR_MS = 0.01  # what two digits can say
 LEAST_SHOWN = 8  # characters of an id
 CENSORED = "† not all completed in the window: the figure is over those that did"
@@ -294,6 +295,7 @@ def client_health(client: dict[str, Any], *, held: bool = False) -> str:
         ("asked", _with(client["asked_rps"], "req/s")),
         ("sent", _with(client["achieved_rps"], "req/s")),
         ("CPU", DASH if cpu is None else f"{cpu:.1%} of a core"),
+        ("waits for a core up to", _starved(client["starved_share_max"])),
         ("loop lag max", _with(_longest_ms(client["loop_lag_max_ms"]), "ms")),
         ("reads with several tokens", DASH if several is None else f"{several:.1%}"),
         ("waits for a connection up to", _with(_longest_ms(client["connect_wait_ms"], 1), "ms")),
@@ -323,6 +325,10 @@ def instrument(client: dict[str, Any]) -> str:
 
 def load(streams: int, tokens_per_s: float) -> str:
     return f"{streams:,} {'stream' if streams == 1 else 'streams'}, {tokens_per_s:,.0f} tokens/s"
+
+
+def _starved(share: float | None) -> str:
+    return DASH if share is None or share < STARVED_SHARE else f"{share:.0%} of a second"
 
 
 def _longest_ms(worst: dict[str, float] | None, above: float = 0) -> float | None:

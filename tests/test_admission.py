@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,6 +78,9 @@ class Asking:
         """Its head, once that has come."""
         return self._connection.getresponse()
 
+    def answered_within(self, seconds: float) -> bool:
+        return bool(select.select([self._connection.sock], [], [], seconds)[0])
+
     def close(self) -> None:
         self._connection.close()
 
@@ -111,21 +115,36 @@ def test_a_full_queue_is_http_429_in_openais_words(tmp_path: Path, stream: bool)
     refused_rows = [row for row in rows if row.outcome == "rejected"]
     assert len(rows) == 6
     assert len(refused_rows) == statuses.count(429)
-    assert {(row.error, row.http_status, row.tokens) for row in refused_rows} == {("queue_full", 429, 0)}
+    told = {(row.error, row.http_status, row.retry_after_s, row.tokens) for row in refused_rows}
+    assert told == {("queue_full", 429, 1, 0)}
 
 
 def test_a_stream_that_has_its_place_says_so_before_its_turn(tmp_path: Path) -> None:
     """With a limit the headers wait for the tick that decides, and for nothing after that."""
     with (
-        serving(tmp_path / "served", "--max-queue", "2", *SLOW_TICKS) as server,
-        asking(server, 2, max_tokens=60) as requests,
+        serving(tmp_path / "served", "--max-queue", "2", "--tick", "2", "--policy", "immediate") as server,
+        asking(server, 1, max_tokens=60) as first,
     ):
-        assert [request.answer().status for request in requests] == [200, 200]
+        assert first[0].answer().status == 200  # at once, for the first of all sets off the ticks
+        with asking(server, 1, max_tokens=60) as second:
+            assert not second[0].answered_within(0.5)
+            assert second[0].answer().status == 200
         where = urlsplit(server.url)
         connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=20)
         connection.request("GET", "/mock/state")
-        assert json.loads(connection.getresponse().read())["in_flight"] == 2
+        assert json.loads(connection.getresponse().read())["tick"] == 1  # and no token has come
         connection.close()
+
+
+def test_without_a_limit_the_headers_wait_for_no_tick(tmp_path: Path) -> None:
+    """What is in the queue for long is told at once that it is."""
+    with (
+        serving(tmp_path / "served", "--tick", "10", "--policy", "immediate") as server,
+        asking(server, 1, max_tokens=60) as first,
+    ):
+        assert first[0].answer().status == 200
+        with asking(server, 1, max_tokens=60) as second:
+            assert second[0].answered_within(5)
 
 
 def test_the_longest_request_is_told_and_kept_to(tmp_path: Path) -> None:
@@ -187,6 +206,17 @@ def test_an_overloaded_server_and_the_simulator_reject_the_same(tmp_path: Path) 
     assert statuses.count(400) == errors.count("context_length_exceeded")
 
 
+@pytest.mark.parametrize("longest", [4, 1])
+def test_a_ledger_of_which_little_fits_is_agreed_upon(tmp_path: Path, longest: int) -> None:
+    """The first request alone, or none at all: what the server refuses ends neither side."""
+    lines = ["2,2,0", "30,4,0.1", "30,4,0.2"]
+    (tmp_path / "ledger.csv").write_text("\n".join(["prompt_tokens,output_tokens,arrival_s", *lines]) + "\n")
+    answer = agreement(tmp_path, "--tick", "0.02", "--max-model-len", str(longest))
+    found = answer["policies"]["continuous"]
+    assert found["schedule"]["requests_equal"] == found["schedule"]["requests"] == 3
+    assert found["timing"]["outcome_different"] == []
+
+
 def test_classes_are_agreed_upon_from_end_to_end(tmp_path: Path) -> None:
     """The ledger's classes reach the server, and it gives each what the file says: equal in every tick."""
     (tmp_path / "classes.toml").write_text(
@@ -236,4 +266,7 @@ def test_settings_that_cannot_be_used_are_said_in_one_line(tmp_path: Path, comma
     refused(tokentick(*command, *classes, "classes.toml", cwd=tmp_path), 2, "4 slots", "only 3")
     refused(tokentick(*command, *classes, "nothing.toml", cwd=tmp_path), 2, "nothing.toml")
     refused(tokentick(*command, "--max-queue", "0", cwd=tmp_path), 2, "--max-queue")
+    (tmp_path / "classes.toml").write_text("[classes.chat]\npriority = 4\n")
+    elsewhere = ("--policy", "static", "--classes", "classes.toml")
+    refused(tokentick(*command, *elsewhere, cwd=tmp_path), 2, "--classes", "--policy static")
     assert [path.name for path in tmp_path.iterdir()] == ["classes.toml"]

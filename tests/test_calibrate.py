@@ -28,6 +28,7 @@ from mock_server.policies import make_scheduler
 from mock_server.simulate import simulate
 from reports.calibration import Driven, judged, planned, settings, truths
 from reports.calibration_text import answer, calibration_text
+from reports.cli import save_widest
 from reports.text import instrument as instrument_line
 from tests.conftest import COMMAND, MockServer, refused, tokentick
 
@@ -459,6 +460,18 @@ def test_a_calibration_holds_for_its_machine_its_loop_and_its_version(state: Pat
     assert calibration_file.load("asyncio") == (None, [])
 
 
+def test_a_wider_calibration_is_kept_unless_another_was_to_go_as_far(state: Path) -> None:
+    """It is said which one there was, how far it went, and where it is."""
+    ten = msgspec.structs.replace(of_here(), rungs=[rung("staggered", 10), rung("lock step", 10)])
+    assert save_widest(of_here(), 100) == f"saved: {state}"
+    assert save_widest(ten, 10) == (
+        f"not saved: the one of 2026-11-30, up to 100 streams, is kept (remove {state} to have this one)"
+    )
+    assert calibration_file.load("uvloop") == (of_here(), [])
+    assert save_widest(ten, 100) == f"saved: {state}, in place of the one of 2026-11-30, up to 100 streams"
+    assert calibration_file.load("uvloop") == (ten, [])
+
+
 @pytest.mark.parametrize(
     "content", [b"", b'{"rungs": [', b"[]", b'{"calibrated_at": 1}', b"\xff", b"[" * 9999]
 )
@@ -505,6 +518,9 @@ def test_a_run_says_what_a_calibration_of_its_machine_has_found(server: MockServ
     assert all(0 < one["tokens_per_s"] < 2_200 for one in found["rungs"])
     assert json.loads(state.read_text()) == json.loads((cwd / "kept/calibration.json").read_text()) == found
     assert Run(cwd / "kept" / "lock-step-40" / "served").info.complete
+    shorter = tokentick("calibrate", "--quick", "--streams", "2", "--quiet", cwd=cwd)
+    assert "up to 2 streams" in " ".join(shorter.stdout.split())
+    assert json.loads(state.read_text()) == found
     tokentick(*run, "--out", "b", cwd=cwd)
     assert json.loads((cwd / "b" / "run.json").read_text())["calibration"] == found
     state.unlink()

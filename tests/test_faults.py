@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from ledgers.errors import InputError
-from ledgers.rows import Outcome, RequestRow
+from ledgers.rows import Outcome, RequestRow, Ticks
 from ledgers.settings import Hardware, SchedulerSettings
 from mock_server.engine import Job
 from mock_server.fault_choice import FaultChoice, FaultSettings, Planned, fault_settings, load_plan
 from mock_server.faults import parse_fault, settle
+from mock_server.metrics import finish_reason
 from reports.agreement import compare
 from tests.test_agreement import inputs
 from tests.test_engine import TICK_NS, Client, World
@@ -110,6 +111,16 @@ def test_a_header_wins_over_the_plan_and_the_plan_over_the_draw() -> None:
     assert words == ["http-500", "stall:after=1,seconds=1", "cut:after=1", None, None, None, "http-500"]
 
 
+def test_none_spares_a_share_of_the_requests() -> None:
+    """A quarter of them has the fault that is drawn beside it; alone it is no fault at all."""
+    choice = FaultChoice(FaultSettings(faults=["none@0.75", "cut@0.25"]))
+    hit = chosen(choice, [f"R{number}" for number in range(2000)])
+    assert set(hit.values()) == {"cut:after=1"}
+    assert len(hit) == pytest.approx(500, abs=100)
+    assert choice.settings.faults == ["none@0.75", "cut:after=1@0.25"]
+    assert FaultChoice(FaultSettings(faults=["none"])).choose("a", 1) is None
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -117,6 +128,7 @@ def test_a_header_wins_over_the_plan_and_the_plan_over_the_draw() -> None:
         (FaultSettings(faults=["cut@nan"]), "probability"),
         (FaultSettings(faults=["cut@"]), "probability"),
         (FaultSettings(faults=["cut@0.6", "stall@0.6"]), "more than 1"),
+        (FaultSettings(faults=["none@0.6", "stall@0.6"]), "more than 1"),
         (FaultSettings(faults=["script:x@0.1"]), "unknown script"),
         (FaultSettings(plan=[Planned(fault="cut")]), "request_id or a number"),
         (FaultSettings(plan=[Planned(fault="cut", number=1, request_id="a")]), "request_id or a number"),
@@ -148,6 +160,10 @@ def test_a_plan_is_read_from_jsonl_and_from_csv(tmp_path: Path) -> None:
         ('{"number": 1, "fault": "cut"}\n{\n', "line 2"),
         ("number,fault\n1,cut\nx,cut\n", "line 3"),
         ("number,fault\n1,cut,again\n", "line 2"),
+        (f"number,fault\n{'9' * 5000},cut\n", "line 2"),
+        ("[" * 100_000 + "\n", "the columns are"),
+        ('{"request_id":' + "[" * 100_000 + "\n", "line 1"),
+        ('{"number": 1, "fault": "cut"}\n' * 150_000, "larger than 4 MiB"),
         ('{"number": 1, "fault": "bang"}\n', "bang"),
     ],
 )
@@ -157,42 +173,62 @@ def test_a_plan_that_cannot_be_read_says_where(tmp_path: Path, text: str, where:
     plan.write_text(text)
     with pytest.raises(InputError, match=where) as raised:
         fault_settings([], 0, plan, ())
-    assert str(plan) in str(raised.value)
+    assert f"--fault-plan {plan}" in str(raised.value)
+
+
+def test_a_word_that_is_cut_short_keeps_its_quotes() -> None:
+    """A message stays readable, however long the word in it."""
+    with pytest.raises(ValueError, match=r"unknown fault 'x{39}…' "):
+        parse_fault("x" * 100)
 
 
 @pytest.mark.parametrize(
-    ("fault", "tokens", "streamed", "scheduled", "seen"),
+    ("fault", "streamed", "scheduled", "seen"),
     [
-        ("cut:after=3", 3, True, "cancelled", "truncated"),
-        ("cut:after=3", 2, True, "cancelled", "cancelled"),  # its client left before
-        ("cut:after=3", 3, False, "cancelled", "connect_error"),
-        ("cut:after=9", 5, True, "completed", "completed"),  # no longer than that
-        ("error-event:after=3", 3, True, "cancelled", "stream_error"),
-        ("error-event:after=3", 3, False, "cancelled", "http_error"),
-        ("malformed-event:after=3", 5, True, "completed", "stream_error"),
-        ("malformed-event:after=3", 4, True, "cancelled", "stream_error"),
-        ("malformed-event:after=3", 3, True, "cancelled", "cancelled"),
-        ("malformed-event:after=3", 4, False, "cancelled", "cancelled"),
-        ("stall:after=3,seconds=1", 5, True, "completed", "completed"),
-        ("wrong-usage:by=1", 5, True, "rejected", "rejected"),
+        ("cut:after=3", True, "cancelled", "truncated"),
+        ("cut:after=3", False, "cancelled", "connect_error"),
+        ("cut:after=3", True, "unfinished", "unfinished"),
+        ("error-event:after=3", True, "cancelled", "stream_error"),
+        ("error-event:after=3", False, "cancelled", "http_error"),
+        ("malformed-event:after=3", True, "completed", "stream_error"),
+        ("malformed-event:after=3", True, "cancelled", "stream_error"),
+        ("stall:after=3,seconds=1", True, "completed", "completed"),
+        ("stall:after=3,seconds=1", True, "cancelled", "cancelled"),
+        ("wrong-usage:by=1", True, "completed", "completed"),
     ],
 )
 def test_the_outcome_is_what_the_client_saw(
-    fault: str, tokens: int, streamed: bool, scheduled: Outcome, seen: Outcome
+    fault: str, streamed: bool, scheduled: Outcome, seen: Outcome
 ) -> None:
-    """A fault that struck changes it, one that did not changes nothing."""
+    """Of a fault that struck."""
     row = RequestRow(
-        id="S1",
-        prompt_tokens=1,
-        output_tokens=5,
-        tokens=tokens,
-        streamed=streamed,
-        fault=fault,
-        outcome=scheduled,
+        id="S1", prompt_tokens=1, output_tokens=5, streamed=streamed, fault=fault, outcome=scheduled
     )
     settle(row)
     assert row.outcome == seen
     assert (row.error is None) == (seen == scheduled)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fault", "scheduled", "reason"),
+    [
+        ("completed", None, True, "length"),
+        ("cancelled", None, True, "abort"),  # in the queue, too
+        ("unfinished", None, True, "abort"),
+        ("truncated", "cut:after=0", True, "error"),
+        ("stream_error", "error-event:after=2", True, "error"),
+        ("rejected", None, True, None),
+        ("http_error", "http-500", False, None),
+        ("truncated", "script:x", False, None),
+    ],
+)
+def test_who_was_in_the_queue_is_counted_by_the_reason_of_its_end(
+    outcome: Outcome, fault: str | None, scheduled: bool, reason: str | None
+) -> None:
+    """As the metrics' page has it, also where no token had come."""
+    row = RequestRow(id="S1", prompt_tokens=1, output_tokens=5, tokens=0, fault=fault, outcome=outcome)
+    row.ticks = Ticks(received=3) if scheduled else None
+    assert finish_reason(row) == reason
 
 
 SETUP = SchedulerSettings(policy="immediate", max_batch=1, max_wait_ns=0, hardware=Hardware())
@@ -253,6 +289,24 @@ def test_a_request_set_aside_is_in_the_ledger_and_in_no_tick() -> None:
         )
     assert (world.rows[0].received_ns, world.rows[1].received_ns) == (0, 5)
     assert len(ticks) == len([tick for tick in world.ticks if not tick.idle or tick.events])
+
+
+def test_requests_set_aside_are_simulated_in_the_order_in_which_they_ended() -> None:
+    """As served: the first to come may have been the last to end, before and after others."""
+    world = World(SETUP)
+    rows = [RequestRow(id="", prompt_tokens=0, output_tokens=0, fault="script:x") for _ in range(3)]
+    for row in rows:
+        world.engine.set_aside(row)
+    world.submit(1, 2)
+    world.engine.end_aside(rows[1], "completed", 200)
+    world.run_out()
+    world.pass_time(5 * TICK_NS)
+    world.engine.end_aside(rows[2], "completed", 200)
+    world.pass_time(1)
+    world.engine.end_aside(rows[0], "completed", 200)
+    simulated, _ = world.resimulate()
+    assert [row.id for row in world.rows] == ["S2", "S4", "S3", "S1"]
+    assert [row.id for row in simulated] == ["S2", "S4", "S3", "S1"]
 
 
 def test_an_agreement_takes_a_fault_for_an_input_that_moved() -> None:

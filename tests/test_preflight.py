@@ -334,6 +334,9 @@ async def test_several_choices_are_no_overrun() -> None:
         (b"HTTP/1.1 308 X\r\nLocation: https://there.example/\r\nContent-Length: 0\r\n\r\n",
          ["HTTP 308", "https://there.example/", "--base-url"]),
         (plain(413, b"too large"), ["HTTP 413: too large"]),
+        (plain(501, b"Unsupported method ('POST')"),
+         ["HTTP 501: Unsupported method", "language models? see --base-url"]),
+        (plain(505, b""), ["HTTP 505", "--base-url"]),
     ],
     ids=lambda value: str(value[9:12]) if isinstance(value, bytes) else "",
 )  # fmt: skip
@@ -719,6 +722,30 @@ async def test_probes_are_no_larger_than_the_largest_request() -> None:
     assert json.loads(probe.body)["max_completion_tokens"] <= 3
 
 
+@pytest.mark.parametrize("context", [2, 3, 12, 40])
+async def test_probes_are_no_larger_than_the_context(context: int) -> None:
+    """A server that takes short requests only is asked shortly, though the ledger has long ones."""
+    models = plain(200, json.dumps({"data": [{"id": "small", "max_model_len": context}]}).encode())
+
+    async def small(request: Request, writer: asyncio.StreamWriter) -> None:
+        asked = json.loads(request.body)["max_completion_tokens"]
+        if not request.path.endswith("/tokenize") and count_tokens(str(request.prompt)) + asked > context:
+            writer.write(error(400, "maximum context length", code="context_length_exceeded"))
+        else:
+            await plain_probe(request, writer)
+
+    found, _ = await found_at(small, models=models)
+    assert found.fields == FIELDS
+    assert f"3 requests are longer than the model's context of {context} tokens" in found.notes
+
+
+async def test_a_context_that_no_probe_fits_ends_nothing() -> None:
+    """What the server refuses then is in the rows of the run."""
+    models = plain(200, b'{"data": [{"id": "none", "max_model_len": 1}]}')
+    found, _ = await found_at(always(error(400, "maximum context length")), models=models)
+    assert found.fields == FIELDS
+
+
 async def test_prompts_of_the_ledger_are_not_calibrated_for() -> None:
     """Where every row brings its text there is nothing to make."""
     rows = [RequestRow(id="a", prompt_tokens=5, output_tokens=3, prompt="a b c d e")]
@@ -801,7 +828,7 @@ async def test_a_run_sends_what_was_found_and_says_so(tmp_path: Path) -> None:
         "without ignore_eos an output can end before",
     ):
         assert any(line.startswith(note) for line in info["notes"])
-        assert f"note: {note}" in result.stderr
+        assert f"note: {note}" in " ".join(result.stderr.split())
 
 
 async def test_a_run_that_would_be_in_vain_leaves_nothing_behind(tmp_path: Path) -> None:

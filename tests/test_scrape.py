@@ -179,6 +179,8 @@ def test_both_sides_of_the_same_seconds() -> None:
     side.add(row(1, 0.1, 1, 2))
     side.add(row(2, 0.5, 2, 2.5))
     side.add(RequestRow(id="R3", prompt_tokens=5, output_tokens=5, outcome="not_sent"))
+    refusal: dict[str, Any] = {"outcome": "http_error", "tokens": 0, "first_token_ns": None}
+    side.add(row(4, 0.6, 0.6, 0.6, **refusal))  # its prompt was not read
     found = side.figures()
     assert found is not None
     first, second = found.pop("series")
@@ -305,10 +307,49 @@ async def test_metrics_that_stop_answering_are_missed_and_nothing_else(tmp_path:
     assert code in (0, 4), err
     rows = list(Run(out).rows())
     assert [row.outcome for row in rows] == ["completed"] * 4
+    assert max((row.sent_ns or 0) - (row.arrival_ns or 0) for row in rows) < S // 10  # an answer may take 2 s
     samples = json_lines(out / "server_metrics.jsonl")
     assert "missed" not in samples[0]
     assert all(sample["error"] for sample in samples[1:])
     assert sum(sample["missed"] for sample in samples[1:]) >= 5
+
+
+async def test_a_sample_that_the_end_of_the_run_overtakes_is_not_missed(tmp_path: Path) -> None:
+    """The one after it comes at once, and has all that it would have had."""
+    asked: list[int] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"GET /metrics" in head:
+                asked.append(1)
+                if len(asked) == 2:
+                    await asyncio.sleep(60)
+                writer.write(plain(200, LLAMA_CPP % (0, 0)))
+            else:
+                length = int(head.lower().partition(b"content-length:")[2].split()[0])
+                await reader.readexactly(length)
+                await asyncio.sleep(0.8)
+                writer.write(answered(5, 2))
+
+    out = tmp_path / "run"
+    words = ["--no-preflight", "--scrape", "--scrape-interval", "0.6", "--out", out]
+    async with raw_server(handle) as port:
+        code, _, err = await tokentick_run(
+            ledger(tmp_path, [0]), "--base-url", f"http://127.0.0.1:{port}", *words
+        )
+    assert code in (0, 4), err
+    samples = json_lines(out / "server_metrics.jsonl")
+    assert len(asked) == 3
+    assert [sample.get("missed", 0) for sample in samples] == [0, 0]
+
+
+async def test_an_interval_without_samples_is_refused(tmp_path: Path) -> None:
+    """Rather than passed over."""
+    words = ["--base-url", "http://127.0.0.1:9", "--scrape-interval", "2"]
+    code, _, err = await tokentick_run(ledger(tmp_path, [0]), *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--scrape-interval" in err
 
 
 async def test_a_password_in_the_url_is_written_nowhere(tmp_path: Path) -> None:

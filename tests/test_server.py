@@ -11,6 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,16 @@ def wait_until(condition: Any, seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
-def send(server: MockServer, body: dict[str, Any], version: str = "1.1") -> socket.socket:
+def send(
+    server: MockServer, body: dict[str, Any], version: str = "1.1", headers: Mapping[str, str] | None = None
+) -> socket.socket:
     """A request on a connection of its own; the answer is the caller's to read."""
     where = urlsplit(server.url)
     data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/{version}\r\nHost: mock\r\nContent-Length: {len(data)}\r\n\r\n"
+    fields = {"Host": "mock", "Content-Length": str(len(data)), **(headers or {})}
+    lines = [f"POST /v1/completions HTTP/{version}", *map(": ".join, fields.items())]
     connection = socket.create_connection((where.hostname, where.port), timeout=20)
-    connection.sendall(head.encode() + data)
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + data)
     return connection
 
 
@@ -201,6 +205,10 @@ def test_a_reader_that_stops_does_not_stop_the_others(tmp_path: Path) -> None:
         assert answer.endswith(b"data: [DONE]\n\n")
         wait_until(lambda: state(server)["cut_off"] == 1, seconds=60)
         wait_until(lambda: state(server)["idle"])
+        assert (
+            b'tokentick_cut_off_total{engine="0",model_name="tokentick-mock"} 1.0'
+            in (ask(server, "GET", "/metrics")[1])
+        )
         stuck.close()
         assert server.stop() == 0
     rows = {row["outcome"]: row for row in json_lines(tmp_path / "served" / "requests.jsonl")}
@@ -260,15 +268,22 @@ def test_a_reset_forgets_where_the_old_grid_began(one_slot: MockServer) -> None:
     assert Run(one_slot.out).info.clock.t0_monotonic_ns is None
 
 
-def test_a_request_id_that_is_no_text_harms_nobody(server: MockServer) -> None:
-    """Its bytes are replaced in the row and in the echo; the server goes on."""
+@pytest.mark.parametrize(
+    ("id", "status"), [(b"\xff\xfe", b"400"), ("Größe-模".encode(), b"200"), (b"mine-1", b"200")]
+)
+def test_a_request_id_comes_back_as_it_was_or_is_refused(
+    server: MockServer, id: bytes, status: bytes
+) -> None:
+    """What is not UTF-8 has no place in a row, which is JSON, and is not changed into something else."""
     where = urlsplit(server.url)
     body = b'{"prompt": "time", "max_tokens": 1}'
-    head = b"POST /v1/completions HTTP/1.0\r\nX-Request-Id: \xff\xfe\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.0\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n"
     with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
-        connection.sendall(head % len(body) + body)
-        assert b" 200 OK" in connection.recv(4096)
-    assert ask(server, "GET", "/health")[0] == 200
+        connection.sendall(head % (id, len(body)) + body)
+        answer = connection.recv(4096)
+    assert answer.split()[1] == status
+    assert (b"X-Request-Id: " + id + b"\r\n" in answer) is (status == b"200")
+    assert (b"X-Request-Id" in answer.partition(b"\r\n\r\n")[2]) is (status == b"400")
 
 
 def test_sigterm_ends_within_the_grace_and_keeps_a_row_for_what_was_cut(tmp_path: Path) -> None:

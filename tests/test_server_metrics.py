@@ -8,6 +8,7 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -291,3 +292,30 @@ def test_tokens_of_one_chunk_are_no_time_apart(tmp_path: Path) -> None:
     gaps = [seconds(later, earlier) for earlier, later in pairwise(times)]
     assert gaps.count(0) == 8
     expect(scraped, "vllm:inter_token_latency_seconds", TOKEN_S, gaps)
+
+
+def test_faults_and_failures_are_those_of_the_served_ledger(tmp_path: Path) -> None:
+    """By kind, whatever their parameters; what a fault broke off ended in an error, a refusal did not."""
+    words = [
+        "error-event:after=2",
+        "error-event:after=1",
+        "http-503:retry_after=3",
+        "http-503",
+        "cut:after=1",
+    ]
+    with serving(tmp_path / "served", "--tick", "0.01", "--hardware", "medium") as server:
+        for word in words:
+            with suppress(ConnectionResetError):
+                read_all(send(server, request(4), headers={"X-Mock-Fault": word}, version="1.0"))
+        wait_until(lambda: state(server)["idle"])
+        scraped = scrape(server)
+    rows: list[Any] = json_lines(tmp_path / "served" / "requests.jsonl")
+    kinds = Counter(row["fault"].partition(":")[0] for row in rows)
+    assert (
+        scraped.by("tokentick_faults_total", "fault") == kinds == {"error-event": 2, "http-503": 2, "cut": 1}
+    )
+    outcomes = Counter(row["outcome"] for row in rows)
+    assert scraped.by("tokentick_requests_total", "outcome") == outcomes
+    broken_off = [row for row in rows if row["outcome"] != "completed" and row["tokens"]]
+    assert scraped.by("vllm:request_success_total", "finished_reason") == {"error": len(broken_off)}
+    assert len(broken_off) == 3

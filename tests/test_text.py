@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +94,20 @@ def failed(number: int, outcome: str, phase: str, error: str) -> RequestRow:
 
 
 def text_of(
-    path: Path, rows: list[RequestRow], *, config: RunConfig | None = None, loop_lags_ms: tuple[int, ...] = ()
+    path: Path,
+    rows: list[RequestRow],
+    *,
+    config: RunConfig | None = None,
+    loop_lags_ms: tuple[int, ...] = (),
+    health: Sequence[HealthSample] = (),
 ) -> list[str]:
     """The lines printed of a measured run; all fit the terminal."""
     info = RunInfo(kind="measured", config=config or RunConfig(), ledger=LedgerInfo("trace.jsonl"))
     writer = RunWriter(path / "run", info)
     for row in rows:
         writer.add(row)
-    for lag_ms in loop_lags_ms:
-        writer.add_health(HealthSample(t_ns=1, loop_lag_max_ns=lag_ms * MS))
+    for sample in (*health, *(HealthSample(t_ns=1, loop_lag_max_ns=lag * MS) for lag in loop_lags_ms)):
+        writer.add_health(sample)
     writer.close(complete=True)
     lines = run_text(info, summarize(Run(path / "run")), rows).splitlines()
     assert max(map(len, lines)) <= 80
@@ -118,6 +124,16 @@ def test_a_plain_run_is_shown_without_what_it_has_not(tmp_path: Path) -> None:
     assert "prompt tokens as planned in all 100 requests" in lines
     assert not any("counted by" in line for line in lines)
     assert any("| output 186.90 tokens/s" in line for line in lines)
+
+
+def test_a_client_that_waited_for_a_core_is_said_to_have(tmp_path: Path) -> None:
+    """Where it is enough to matter, though not yet enough to spoil the run."""
+    for name, share in (("much", 0.12), ("little", 0.01)):
+        (tmp_path / name).mkdir()
+        samples = [HealthSample(t_ns=1, starved_share=share), HealthSample(t_ns=2, starved_share=0.0)]
+        text = " ".join(text_of(tmp_path / name, [measured(0)], health=samples))
+        assert ("waits for a core up to 12% of a second" in text) is (name == "much")
+        assert ("waits for a core" in text) is (name == "much")
 
 
 def test_a_single_request_is_spoken_of_as_one(tmp_path: Path) -> None:

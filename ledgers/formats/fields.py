@@ -237,4 +237,5 @@ def hash_ids(value: Any, field: str) -> list[int] | None:
 def shown(value: Any) -> str:
     """A value as a message shows it: on one line, and short."""
     text = repr(value)
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+    closing = text[-1] if isinstance(value, str) else ""
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…{closing}"

@@ -1,0 +1,167 @@
+"""Which records of a trace are requests, and what else there is to say of them, as they stream by.
+
+Pure. Loading a trace and describing it take their rows from here, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+import msgspec
+
+from ledgers.errors import InputError
+from ledgers.formats.fields import Skipped, TraceRow, located, shown
+from ledgers.taken import time_of
+from ledgers.units import ceil_div
+
+MOST_BEHIND = 100  # rows: those of a busy server's log, which are late as they come, catch up before
+Numbered = tuple[int, TraceRow]
+Time = int | Fraction
+
+
+class Clock:
+    """How the times of rows, in order of the file, go back: rows before the row above, and clocks set back.
+
+    A clock is set back where a row falls back over nine tenths of the time since the clock began, or more, or
+    where so many rows in a row stay behind the latest one before them that it was no row that came late. In
+    a file that is in no order at all nothing can be said of clocks.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.out_of_order = 0
+        self.first_line: int | None = None
+        self.first_reset_line: int | None = None
+        self._resets = 0
+        self._start: Time | None = None
+        self._before: Time = 0
+        self._latest: Time = 0
+        self._behind = 0  # rows since the latest time
+        self._fell: tuple[Time, int] = (0, 0)  # the first of them, and its line
+        self._peak: Time = 0  # the latest of them
+
+    def see(self, time: Time, line: int) -> None:
+        """The next row's time."""
+        self.rows += 1
+        if self._start is None:
+            self._start = self._latest = time
+        elif time >= self._latest:
+            self._latest, self._behind = time, 0
+        else:
+            self._see_behind(time, line, self._start)
+        self._before = time
+
+    @property
+    def resets(self) -> int:
+        """How often the clock was set back."""
+        return self._resets if 3 * self.out_of_order <= self.rows else 0
+
+    def _see_behind(self, time: Time, line: int, start: Time) -> None:
+        if not self._behind:
+            self._fell, self._peak = (time, line), time
+        self._behind += 1
+        self._peak = max(self._peak, time)
+        over = False
+        if time < self._before:
+            self.out_of_order += 1
+            self.first_line = self.first_line or line
+            over = self._latest > start and 10 * (self._latest - time) >= 9 * (self._latest - start)
+        if over:
+            self._reset(time, line, time)
+        elif self._behind == MOST_BEHIND:
+            self._reset(*self._fell, self._peak)
+
+    def _reset(self, start: Time, line: int, latest: Time) -> None:
+        self._resets += 1
+        self.first_reset_line = self.first_reset_line or line
+        self._start, self._latest, self._behind = start, latest, 0
+
+
+class Intake:
+    """Passes rows on as they stream by, numbered from 1; leaves out those that cannot be replayed.
+
+    InputError if an id comes twice, or a row gives an id or a time and the one before does not; if `strict`,
+    also for what would be left out.
+    """
+
+    def __init__(self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool) -> None:
+        self.count = 0
+        self.skipped: Counter[str] = Counter()
+        self.clock = Clock()
+        self._source = source
+        self._rows = rows
+        self._strict = strict
+        self._beyond = 0
+        self._line_of_id: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Numbered]:
+        before, alike = None, (False, False, False)
+        for row in self._rows:
+            if isinstance(row, Skipped) or not (row.prompt_tokens and row.output_tokens):
+                self._skip(row)
+                continue
+            if row.id is not None:
+                self._check_id(row.id, row.line)
+            gaps = row.id is None, row.time_ns is None, row.at is None
+            if before is not None and gaps != alike:
+                raise self._unlike(before, row)
+            self.clock.see(time_of(row), row.line)
+            before, alike = row, gaps
+            self.count += 1
+            yield self.count, self._within_prompt(row)
+
+    def notes(self) -> list[str]:
+        notes = [f"{_rows(count)} left out: {reason}" for reason, count in self.skipped.items()]
+        clock = self.clock
+        if clock.out_of_order:
+            first = f"before the row above, the first on line {clock.first_line}"
+            notes.append(f"{_rows(clock.out_of_order)} out of time order ({first}): sorted")
+        if clock.resets:
+            times = f"{clock.resets} time{'s' * (clock.resets != 1)}"
+            first = f"as if the clock was set back {times}, the first on line {clock.first_reset_line}"
+            notes.append(f"times fall back {first}: what comes after is sorted in among what was before")
+        if self._beyond:
+            notes.append(
+                f"{_rows(self._beyond)} with more hash_ids than the prompt has blocks: those left out"
+            )
+        return notes
+
+    def _skip(self, row: TraceRow | Skipped) -> None:
+        if isinstance(row, Skipped):
+            reason = row.reason
+        else:
+            reason = "no output tokens" if row.prompt_tokens else "no prompt tokens"
+        if self._strict:
+            raise located(self._source, row.line, reason)
+        self.skipped[reason] += 1
+
+    def _within_prompt(self, row: TraceRow) -> TraceRow:
+        if row.hash_ids is None or row.block_tokens is None:
+            return row
+        blocks = ceil_div(row.prompt_tokens, row.block_tokens)
+        if len(row.hash_ids) <= blocks:
+            return row
+        self._beyond += 1
+        return msgspec.structs.replace(row, hash_ids=row.hash_ids[:blocks])
+
+    def _check_id(self, id: str, line: int) -> None:
+        first = self._line_of_id.setdefault(id, line)
+        if first != line:
+            raise located(self._source, line, f"id {shown(id)} is on line {first} already")
+
+    def _unlike(self, before: TraceRow, row: TraceRow) -> InputError:
+        """Of two rows, one of which gives what the other does not."""
+        had_and_has = (
+            ("id", before.id, row.id),
+            ("arrival_s", before.time_ns, row.time_ns),
+            ("at", before.at, row.at),
+        )
+        field, has = next((f, has) for f, had, has in had_and_has if (had is None) != (has is None))
+        fault = "missing, but given" if has is None else "given, but missing"
+        return located(self._source, row.line, f"{field} is {fault} on line {before.line}")
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'s' * (count != 1)}"

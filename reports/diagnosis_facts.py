@@ -1,0 +1,211 @@
+"""What the rules of diagnosis go by, read once from the files of a run directory; the rows are not kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import sqrt
+from typing import Any
+
+from ledgers.columns import Table
+from ledgers.metrics import (
+    classify,
+    decode_ns,
+    e2e_ns,
+    later_tokens,
+    leave_ns,
+    origin_ns,
+    queue_delay_ns,
+    tpot_ns,
+    ttft_ns,
+)
+from ledgers.rows import FAILURES, RequestRow
+from ledgers.rundir import Run, RunConfig, RunInfo
+from ledgers.settings import Hardware, SchedulerSettings, Slo
+from ledgers.units import NS_PER_MS, NS_PER_S, ceil_div, to_ns
+from reports.diagnosis_waits import Admitted, Waits, waits
+from reports.text import request_labels
+
+NO_CLASS = "(no class)"
+COMPLETED = (
+    "id",
+    "class",
+    "origin",
+    "prompt",
+    "tokens",
+    "cached",
+    "ttft",
+    "queue",
+    "prefill",
+    "first_turn",
+    "tpot",
+    "e2e",
+)
+PARTS = {"queue": "queue", "prefill": "prefill", "first_turn": "first decode turn"}
+
+
+class Demand:
+    """Mean and spread of what requests ask of one resource, in s of all of it."""
+
+    def __init__(self) -> None:
+        self.n = self._sum = self._squares = 0
+
+    def add(self, ns: int) -> None:
+        self.n, self._sum, self._squares = self.n + 1, self._sum + ns, self._squares + ns * ns
+
+    @property
+    def mean_s(self) -> float | None:
+        return self._sum / self.n / NS_PER_S if self.n else None
+
+    @property
+    def cv(self) -> float:
+        """Coefficient of variation; in integers until the root, so that equal demands have 0."""
+        spread = self.n * self._squares - self._sum * self._sum
+        return sqrt(Fraction(spread, self._sum * self._sum)) if self._sum else 0.0
+
+
+@dataclass
+class Facts:
+    """One run: `completed` are the requests that did so in the window, in order of arrival."""
+
+    name: str
+    info: RunInfo
+    summary: dict[str, Any]
+    completed: Table = field(default_factory=lambda: Table(COMPLETED))
+    misses: Counter[tuple[str, str]] = field(default_factory=Counter)  # by class, and bound or outcome
+    failed: Counter[tuple[str, str | None]] = field(default_factory=Counter)  # by outcome and phase
+    demands: dict[str, Demand] = field(default_factory=dict)  # of what was offered, by resource
+    waits: Waits | None = None
+
+    @property
+    def n(self) -> int:
+        return len(self.completed)
+
+    @property
+    def measured(self) -> bool:
+        return self.info.kind == "measured"
+
+    @property
+    def slo(self) -> Slo:
+        return self.info.config.slo
+
+    @property
+    def hardware(self) -> Hardware | None:
+        return self.info.config.hardware
+
+    def known(self, *names: str) -> list[tuple[Any, ...]]:
+        """The values of these columns, of the requests that have all of them."""
+        values = zip(*(self.completed[name] for name in names), strict=True)
+        return [each for each in values if None not in each]
+
+    def mean_ms(self, name: str) -> float | None:
+        """A mean of a column in ns, over those that have it."""
+        return mean([value / NS_PER_MS for (value,) in self.known(name)])
+
+    @property
+    def rate(self) -> float | None:
+        """λ: requests offered per s, from the first arrival to the last, retries aside."""
+        offered = self.summary["scheduled"] - self.summary["not_sent"] - self.summary["retries"]
+        span = self.summary["arrivals_s"]
+        return (offered - 1) / span if span and offered > 1 else None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def facts_of(run: Run, summary: dict[str, Any]) -> Facts:
+    """All that the rules need, in one pass over the rows and one over the ticks."""
+    facts = Facts(str(run.path), run.info, summary)
+    settings = _settings(run.info.config)
+    if settings:
+        facts.demands = {name: Demand() for name in _demands(settings, 1, 1)}
+    t_obs_ns, bounds = round(summary["window_s"] * NS_PER_S), facts.slo.bounds_ns()
+    admitted = Admitted()
+    labels = request_labels(run.rows()) if run.info.kind == "served" else {}
+    for row in run.rows():
+        row.id = labels.get(row.id, row.id)
+        outcome = classify(row.outcome, leave_ns(row), t_obs_ns)
+        if outcome == "completed":
+            facts.completed.append(_record(row))
+        elif outcome in FAILURES:
+            facts.failed[outcome, row.phase] += 1
+        if facts.slo.given:
+            facts.misses.update((row.class_ or NO_CLASS, why) for why in _missed(row, bounds, t_obs_ns))
+        if settings and row.outcome not in ("rejected", "not_sent") and row.retry_of is None:
+            for name, ns in _demands(settings, row.prompt_tokens, row.output_tokens).items():
+                facts.demands[name].add(ns)
+        admitted.add(row)
+    order = facts.completed["origin"]
+    facts.completed.take(sorted(range(facts.n), key=lambda i: order[i] or 0))
+    if settings:
+        facts.waits = waits(run.ticks(), settings, admitted)
+    return facts
+
+
+def _record(row: RequestRow) -> tuple[Any, ...]:
+    tpot = tpot_ns(row)
+    return (
+        row.id,
+        row.class_,
+        origin_ns(row),
+        row.prompt_tokens if row.usage_prompt_tokens is None else row.usage_prompt_tokens,
+        row.tokens,
+        row.cached_tokens,
+        ttft_ns(row),
+        *_parts(row),
+        None if tpot is None else round(tpot),
+        e2e_ns(row),
+    )
+
+
+def _parts(row: RequestRow) -> tuple[int | None, int | None, int | None]:
+    """Queue, prefill, and the wait for the first decode turn, which add up to TTFT; None of a client's."""
+    start, end, first = row.prefill_start_ns, row.prefill_end_ns, row.first_token_ns
+    if start is None or end is None or first is None:
+        return None, None, None
+    return queue_delay_ns(row), end - start, first - end
+
+
+def _missed(row: RequestRow, bounds: Sequence[int | None], t_obs_ns: int) -> Iterable[str]:
+    """The bounds that a completed request exceeds, or what became of it; nothing where it met them all."""
+    outcome = classify(row.outcome, leave_ns(row), t_obs_ns)
+    if outcome != "completed":
+        return ["failed" if outcome in FAILURES else str(outcome)]
+    ttft, tpot, e2e = bounds
+    over = {"TTFT": _over(ttft_ns(row), ttft), "TPOT": False, "E2E": _over(e2e_ns(row), e2e)}
+    if tpot is not None:
+        later, decode = later_tokens(row), decode_ns(row)
+        over["TPOT"] = later is None or (later >= 1 and _over(decode, tpot * later))
+    return [name for name, missed in over.items() if missed]
+
+
+def _over(value: int | None, bound: int | None) -> bool:
+    return bound is not None and (value is None or value > bound)
+
+
+def _demands(settings: SchedulerSettings, prompt: int, output: int) -> dict[str, int]:
+    """How many ns of a whole resource a request takes: of prefill, and of all decode slots together.
+
+    Under `immediate` the server is one, from prefill to the last token.
+    """
+    hardware = settings.hardware
+    prefill = ceil_div(prompt, hardware.prefill_tokens_per_tick)
+    if settings.policy == "immediate":
+        return {"the server": (prefill + output - 1) * hardware.tick_ns}
+    decode = round(Fraction(output * hardware.tick_ns, hardware.decode_slots))
+    tokens = Fraction(prompt * hardware.tick_ns, hardware.prefill_tokens_per_tick)
+    return {"prefill": round(tokens), "decode": decode}
+
+
+def _settings(config: RunConfig) -> SchedulerSettings | None:
+    """What the scheduler of a simulated or served run was set up with."""
+    if config.hardware is None or config.policy is None:
+        return None
+    given = {"max_batch": config.max_batch, "prefill_chunk": config.prefill_chunk, "traffic": config.traffic}
+    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if config.max_wait_s is not None:
+        known["max_wait_ns"] = to_ns(config.max_wait_s)
+    return SchedulerSettings(policy=config.policy, hardware=config.hardware, **known)
