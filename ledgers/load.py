@@ -20,8 +20,9 @@ from typing import Any
 from ledgers.arrivals import PROCESSES, Pacing, Rate, replay, stretch, usual_process
 from ledgers.columns import Column, Table
 from ledgers.errors import InputError
-from ledgers.formats import HEAD_BYTES, choose_format
+from ledgers.formats import HEAD_BYTES, choose_format, rundir
 from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow
+from ledgers.formats.mapped import Columns
 from ledgers.intake import Intake
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
@@ -39,6 +40,7 @@ def load_ledger(
     source: str,
     *,
     trace_format: str | None = None,
+    columns: Columns | None = None,
     request_rate: Rate | None = None,
     speed: Fraction = Fraction(1),
     num_prompts: int | None = None,
@@ -49,7 +51,7 @@ def load_ledger(
     strict: bool = False,
     shaping: Shaping | None = None,
 ) -> Ledger:
-    """The ledger of a trace file, or of `toy`.
+    """The ledger of a trace file, of a run directory, or of `toy`; `columns` name what a trace's are.
 
     The first `num_prompts` rows in order of time are taken (a `shaping` has a number of its own, and may do
     more), then their times are stretched to `request_rate` (req/s), or divided by `speed`. An `arrival`
@@ -60,7 +62,7 @@ def load_ledger(
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
     shaping = shaping or Shaping(num_prompts=num_prompts)
-    with read_trace(source, trace_format) as (_, rows):
+    with read_trace(source, trace_format, columns) as (_, rows):
         intake = Intake(source, rows, strict)
         taken = Taken(shaping.most)
         for number, row in intake:
@@ -134,11 +136,11 @@ def _length_range(length: int, ratio: Fraction) -> tuple[int, int]:
 
 @contextmanager
 def read_trace(
-    source: str, trace_format: str | None = None
+    source: str, trace_format: str | None = None, columns: Columns | None = None
 ) -> Iterator[tuple[str, Iterator[TraceRow | Skipped]]]:
     """The name of a trace's format, and its records as they stream by. InputError as for `load_ledger`."""
     with _opened(source) as file:
-        form = choose_format(file, source, trace_format)
+        form = choose_format(file, source, trace_format, columns)
         yield form.name, form.read(file, source)
 
 
@@ -155,7 +157,16 @@ def _open(source: str) -> BufferedReader:
     if source == TOY:
         # The buffered reader is what formats expect, wherever the package's data lies.
         return BufferedReader(BytesIO((files("ledgers") / "data" / "toy_ledger.csv").read_bytes()))
+    if Path(source).is_dir():
+        source = _rows_of_run(source)
     return BufferedReader(_WholeReads(source), HEAD_BYTES)
+
+
+def _rows_of_run(directory: str) -> str:
+    rows = Path(directory) / rundir.ROWS
+    if not rows.exists():
+        raise InputError(f"{directory}: a directory, but no run directory (it has no {rundir.ROWS})")
+    return str(rows)
 
 
 class _WholeReads(FileIO):

@@ -18,6 +18,7 @@ from ledgers.arrivals import PROCESSES, Rate
 from ledgers.errors import InputError
 from ledgers.formats import FORMATS
 from ledgers.formats.fields import shown
+from ledgers.formats.mapped import Columns, parse_columns
 from ledgers.ledger import Ledger
 from ledgers.load import TOY, load_ledger, make_ledger
 from ledgers.profile import Profile, parse_stages
@@ -67,6 +68,10 @@ def _stages(ctx: click.Context, param: click.Parameter, value: str | None) -> Pr
     return None if value is None else parse_stages(value)
 
 
+def _columns(ctx: click.Context, param: click.Parameter, value: str | None) -> Columns | None:
+    return None if value is None else parse_columns(value)
+
+
 class Words(click.Option):
     """An option that takes the words behind its first one too: `--goodput ttft:200 tpot:50`."""
 
@@ -84,6 +89,14 @@ def _with_following_bounds(process: Callable[[str, Any], None]) -> Callable[[str
 
     return process_all
 
+
+columns_option = click.option(
+    "--columns",
+    metavar="time=NAME,prompt=NAME,output=NAME,unit=UNIT",
+    callback=_columns,
+    help="Read the file, any CSV, JSONL or Parquet, by these columns; also id=, session=, turn=, class=. "
+    "The unit of time is ns, us, ms, s or iso (docs/traces.md).",
+)
 
 _ARRIVAL_OPTIONS = (
     click.option(
@@ -135,6 +148,7 @@ _LEDGER_OPTIONS = (
         type=click.Choice(list(FORMATS)),
         help="Read LEDGER in this format (else: detected).",
     ),
+    columns_option,
     click.option(
         "--speed",
         metavar="FACTOR",
@@ -286,6 +300,7 @@ def ledger_from(options: Options, default: str | None = None) -> Ledger:
     ledger = load_ledger(
         source,
         trace_format=options["trace_format"],
+        columns=options["columns"],
         request_rate=request_rate(options),
         speed=options["speed"],
         num_prompts=options["num_prompts"],
@@ -371,7 +386,7 @@ def _random_ledger(options: Options) -> Ledger:
     for name in ("num_prompts", "random_input_len", "random_output_len"):
         if options[name] is None and not (name == "num_prompts" and options["stages"]):
             raise InputError(f"{_flag(name)}: is needed to make a ledger of random lengths")
-    for name, usual in (("ledger", None), ("trace_format", None), ("speed", 1)):
+    for name, usual in (("ledger", None), ("trace_format", None), ("columns", None), ("speed", 1)):
         if options[name] != usual:
             raise InputError(
                 f"{_flag(name)}: means nothing beside --random-input-len and --random-output-len"

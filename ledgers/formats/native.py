@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ledgers.formats import fields
+from ledgers.formats import fields, rundir
 from ledgers.formats.fields import Skipped, TraceRow
+from ledgers.formats.head import Head
 from ledgers.rows import RequestRow, encode
 from ledgers.units import ceil_div, seconds
 from ledgers.vocabulary import count_tokens
@@ -31,11 +32,9 @@ FIELDS = (*COLUMNS, "hash_ids", "block_tokens")
 T = TypeVar("T")
 
 
-def detects(head: bytes) -> bool:
-    line = fields.first_line(head)
-    if line.startswith("{"):
-        return any(f'"{field}"' in line for field in LENGTHS)
-    return not set(LENGTHS).isdisjoint(fields.columns(line))
+def detects(head: Head) -> bool:
+    own = not head.keys.isdisjoint(LENGTHS) or not head.columns.isdisjoint(LENGTHS)
+    return own and not rundir.detects(head)
 
 
 def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
@@ -43,7 +42,7 @@ def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
 
 
 def _records(file: BufferedReader, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    if fields.first_line(file.peek()).startswith("{"):
+    if Head(file.peek()).is_json:
         return fields.json_records(file, source, dict[str, Any])
     return fields.csv_records(file, source, needed=("output_tokens",), known=COLUMNS)
 
