@@ -27,6 +27,7 @@ from ledgers.intake import Intake
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
 from ledgers.sessions import Turns, linked
+from ledgers.shaping import Shaping
 from ledgers.taken import Taken
 from ledgers.timing import Timing, at_once, draw_timing
 from ledgers.units import NS_PER_S, to_ns
@@ -51,39 +52,42 @@ def load_ledger(
     stages: Profile | None = None,
     strict: bool = False,
     sessions: Sessions | None = None,
+    shaping: Shaping | None = None,
 ) -> Ledger:
     """The ledger of a trace file, of a run directory, or of `toy`; `columns` name what a trace's are.
 
-    The first `num_prompts` rows in order of time are taken, then their times are stretched to `request_rate`
-    (req/s), or divided by `speed`. An `arrival` process needs a rate or `stages`, and replaces the times that
-    a file may have; rows that would come after the stages are left out. Rows of a trace that have no tokens
-    are left out; `strict` refuses them. Requests without an id are numbered in order of the file. Turns with
-    a think time wait for the one before, unless `sessions` are to be replayed at the trace's own times; then
-    the rate, the process or the stages are those of the other requests. InputError says what in the file, or
-    in the arguments, cannot be used.
+    The first `num_prompts` rows in order of time are taken (a `shaping` has a number of its own, and may do
+    more), then their times are stretched to `request_rate` (req/s), or divided by `speed`. An `arrival`
+    process needs a rate or `stages`, and replaces the times that a file may have; rows that would come after
+    the stages are left out. Rows of a trace that have no tokens are left out; `strict` refuses them. Requests
+    without an id are numbered in order of the file. Turns with a think time wait for the one before, unless
+    `sessions` are to be replayed at the trace's own times; then the rate, the process or the stages are those
+    of the other requests. InputError says what in the file, or in the arguments, cannot be used.
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
+    shaping = shaping or Shaping(num_prompts=num_prompts)
     with read_trace(source, trace_format, columns) as (_, rows):
         intake = Intake(source, rows, strict, waits=sessions != "replay")
-        taken = Taken(num_prompts)
+        taken = Taken(shaping.most)
         for number, row in intake:
             taken.add(number, row)
         taken.sort()
-    notes = intake.notes() + _length_notes(taken)
+    notes = intake.notes()
     if not taken:
         raise InputError(": ".join([source, "no request in it", *notes]))
-    if num_prompts is not None and num_prompts > len(taken):
-        notes.append(f"{num_prompts} requests asked for, the ledger has {len(taken)}")
+    notes += shaping.apply(taken, intake.count, seed)
+    notes += _length_notes(taken)
     name = TOY if source == TOY else Path(source).name
+    count = intake.count * shaping.times
     planned = taken.planned()
     thinks_ns = planned.pop("think_ns", None)
     before = linked(taken["session"], thinks_ns) if thinks_ns and sessions != "replay" else None
     if before is not None and thinks_ns is not None:
         turns = Turns(before, thinks_ns, pacing.speed)
-        return _plan_turns(name, taken, turns, intake.count, planned, pacing, notes)
+        return _plan_turns(name, taken, turns, count, planned, pacing, notes)
     if sessions == "wait":
         raise InputError(f"{name}: --sessions wait: no turn of a session has a think time")
-    return _plan(name, taken["number"], intake.count, planned, _timing(name, taken, pacing), notes)
+    return plan(name, taken["number"], count, planned, _timing(name, taken, pacing), notes)
 
 
 def make_ledger(
@@ -120,7 +124,7 @@ def make_ledger(
     for _ in numbers:
         lengths.append([random.randint(least, most) for least, most in ranges])
     columns = {field: lengths[field] for field in LENGTHS}
-    ledger = _plan("random", numbers, num_prompts or len(numbers), columns, timing, [])
+    ledger = plan("random", numbers, num_prompts or len(numbers), columns, timing, [])
     ledger.made = True
     return ledger
 
@@ -195,7 +199,7 @@ def _length_notes(taken: Taken) -> list[str]:
     return [f"{prompts} another length by the mock's own count (agree and simulate need that one)"]
 
 
-def _plan(
+def plan(
     name: str,
     numbers: Sequence[int],
     count: int,
@@ -238,7 +242,7 @@ def _plan_turns(
     columns = {**columns, "think_ns": turns.thinks_ns}
     columns = {field: column.take(order) for field, column in columns.items()}
     numbers = taken["number"].take(order)
-    return _plan(name, numbers, count, columns, timing, [*notes, turns.note(labels)], arrivals)
+    return plan(name, numbers, count, columns, timing, [*notes, turns.note(labels)], arrivals)
 
 
 def _timing(name: str, taken: Taken, pacing: Pacing, which: Column | None = None) -> Timing:

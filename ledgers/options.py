@@ -7,6 +7,7 @@ A command takes its options as one mapping (`**options`) and hands it to `ledger
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ from ledgers.settings import (
     load_hardware,
     parse_slo,
 )
+from ledgers.shaping import Shaping
 from ledgers.traffic import load_traffic
 from ledgers.units import exact, to_ns
 
@@ -95,14 +97,8 @@ columns_option = click.option(
     help="Read the file, any CSV, JSONL or Parquet, by these columns; also id=, session=, turn=, class=. "
     "The unit of time is ns, us, ms, s or iso (docs/traces.md).",
 )
-_LEDGER_OPTIONS = (
-    click.argument("ledger", required=False),
-    click.option(
-        "--trace-format",
-        type=click.Choice(list(FORMATS)),
-        help="Read LEDGER in this format (else: detected).",
-    ),
-    columns_option,
+
+_ARRIVAL_OPTIONS = (
     click.option(
         "--request-rate",
         "--rate",
@@ -117,19 +113,6 @@ _LEDGER_OPTIONS = (
         help="Draw the arrivals at rates that change, in place of --request-rate and of the trace's times: "
         "5:30,5-50:60,50:30 is 5 req/s for 30 s, a ramp to 50 in 60 s, and 50 for 30 s; a rate of 0 is a "
         "pause. What does not fit is left out. Poisson, if --arrival names no other process.",
-    ),
-    click.option(
-        "--speed",
-        metavar="FACTOR",
-        callback=number(),
-        default="1",
-        help="Replay the trace's own times this many times as fast.",
-    ),
-    click.option(
-        "--sessions",
-        type=click.Choice(["wait", "replay"]),
-        help="Whether a turn waits for the answer before it and thinks, or comes at the trace's own time.  "
-        "[default: wait, where there are think times]",
     ),
     click.option(
         "--num-prompts",
@@ -155,6 +138,30 @@ _LEDGER_OPTIONS = (
         default=0,
         show_default=True,
         help="Seed of all that is drawn. Without it the prompts of run differ each time.",
+    ),
+)
+
+_LEDGER_OPTIONS = (
+    click.argument("ledger", required=False),
+    click.option(
+        "--trace-format",
+        type=click.Choice(list(FORMATS)),
+        help="Read LEDGER in this format (else: detected).",
+    ),
+    columns_option,
+    click.option(
+        "--speed",
+        metavar="FACTOR",
+        callback=number(),
+        default="1",
+        help="Replay the trace's own times this many times as fast.",
+    ),
+    *_ARRIVAL_OPTIONS,
+    click.option(
+        "--sessions",
+        type=click.Choice(["wait", "replay"]),
+        help="Whether a turn waits for the answer before it and thinks, or comes at the trace's own time.  "
+        "[default: wait, where there are think times]",
     ),
     click.option(
         "--random-input-len",
@@ -209,6 +216,11 @@ def all_of(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command
 def ledger_options(command: Command) -> Command:
     """Adds LEDGER and the flags that say how it is made or read, and when its requests arrive."""
     return all_of(_LEDGER_OPTIONS)(command)
+
+
+def arrival_options(command: Command) -> Command:
+    """Adds how many requests there are, and when they arrive."""
+    return all_of(_ARRIVAL_OPTIONS)(command)
 
 
 def window_options(command: Command) -> Command:
@@ -303,10 +315,20 @@ def ledger_from(options: Options, default: str | None = None) -> Ledger:
         seed=options["seed"],
         stages=options["stages"],
         sessions=options.get("sessions"),
+        strict=options.get("strict", False),
+        shaping=shaping_from(options),
     )
     if source == TOY and not options["preset"] and options["request_rate"] is None and not options["stages"]:
         ledger.notes.insert(0, f"neither --preset nor --request-rate given: preset {DEFAULT_PRESET}")
     return ledger
+
+
+def shaping_from(options: Options) -> Shaping:
+    """What the flags do to the rows of a trace; a command may take none of them but --num-prompts."""
+    if "from_s" not in options:
+        return Shaping(num_prompts=options["num_prompts"])
+    chosen = {field.name: options[field.name] for field in fields(Shaping) if field.name != "classes"}
+    return Shaping(**chosen, classes=options["only_classes"])
 
 
 def request_rate(options: Options) -> Rate | None:
@@ -382,6 +404,8 @@ def _random_ledger(options: Options) -> Ledger:
             raise InputError(
                 f"{_flag(name)}: means nothing beside --random-input-len and --random-output-len"
             )
+    if shaping_from(options).changes:
+        raise InputError("random lengths: only a trace or toy can be shaped")
     return make_ledger(
         options["num_prompts"],
         options["random_input_len"],

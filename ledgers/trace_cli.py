@@ -1,4 +1,4 @@
-"""`tokentick trace`: look at traces before anything is sent."""
+"""`tokentick trace`: look at traces before anything is sent, shape them, make ledgers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ from ledgers.options import columns_option, number
 from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.settings import HARDWARE, load_hardware
+from ledgers.shape_cli import convert, make
 
 
-@click.group(short_help="Look at traces.")
+@click.group(short_help="Look at traces, shape them, make ledgers.")
 def trace() -> None:
-    """Look at the traces that ledgers are made of."""
+    """Look at the traces that ledgers are made of, shape them, or make ledgers."""
+
+
+trace.add_command(convert)
+trace.add_command(make)
 
 
 @trace.command(

@@ -25,6 +25,7 @@ from ledgers.rows import CLIENT_LIMIT
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
 from ledgers.sessions import turns_before
 from ledgers.settings import WindowSettings
+from ledgers.shaping_options import shaping_options
 from ledgers.summary import write_summary
 from ledgers.units import to_ns
 from loadgen.dialects import DIALECTS
@@ -65,6 +66,7 @@ Example:
 
 @click.command(short_help="The load generator.", epilog=EXAMPLE)
 @ledger_options
+@shaping_options
 @asking_options
 @pacing_options
 @scraping_options
