@@ -114,6 +114,118 @@ def test_ranks_of_percentiles_are_the_innermost_that_hold(n: int, percent: float
     low, high = percentile_ranks(n, percent)
     assert below(low or 0) <= 0.025 < below((low or 0) + 1)
     if high is None:
-        assert 1 - below(n) > 0.025 or below(n) + 0.975 > 0.975 and 1 - below(n) <= 0.025 is False or True
+        assert 1 - below(n) > 0.025
     else:
         assert 1 - below(high) <= 0.025 < 1 - below(high - 1)
+
+
+@pytest.mark.parametrize("percent", [50, 90, 95, 99])
+def test_the_exact_interval_of_a_percentile_holds_the_truth(percent: int) -> None:
+    """Of 1,000 exponential values, as often as is said, or a little more often."""
+    truth = -log(1 - percent / 100)
+    share = covered(
+        lambda random: inside(percentile_interval(sorted(exponential(random, 1_000)), percent), truth)
+    )
+    assert 0.93 <= share <= 0.99
+
+
+@pytest.mark.parametrize("n", [5, 20])
+def test_students_interval_holds_the_mean_of_few_repeats(n: int) -> None:
+    def holds(random: Random) -> bool:
+        return inside(mean_interval([random.gauss(10, 3) for _ in range(n)]), 10)
+
+    assert 0.92 <= covered(holds) <= 0.98
+
+
+def test_an_interval_of_a_mean_needs_two_values() -> None:
+    with pytest.raises(ValueError, match="needs two values or more, not 1"):
+        mean_interval([1.0])
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+def test_wilsons_interval_holds_the_share(share: float) -> None:
+    def holds(random: Random) -> bool:
+        return inside(wilson(sum(random.random() < share for _ in range(500)), 500), share)
+
+    assert 0.92 <= covered(holds) <= 0.98
+
+
+def test_the_bootstrap_holds_the_median() -> None:
+    """Of 100 exponential values, whose median is ln 2."""
+
+    def holds(random: Random) -> bool:
+        return inside(bootstrap(exponential(random, 100), median, draws=200, seed=1), log(2))
+
+    assert 0.90 <= covered(holds) <= 0.98
+
+
+def test_the_bootstrap_is_the_same_for_a_seed_and_another_for_another() -> None:
+    values = exponential(Random(1), 50)
+    first, again, other = (bootstrap(values, max, draws=50, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    with pytest.raises(ValueError, match="0 values"):
+        bootstrap([], max)
+
+
+def test_blocks_keep_what_neighbours_share() -> None:
+    """Of values that hang together, blocks say honestly how far the mean may be off; single draws do not."""
+
+    def mean(values: object) -> float:
+        return sum(values) / len(values)  # type: ignore[arg-type, call-overload, no-any-return]
+
+    def of_blocks(block: int) -> Callable[[Random], bool]:
+        return lambda random: inside(
+            bootstrap(autoregressive(random, 400, 0.8), mean, draws=100, block=block), 0
+        )
+
+    assert covered(of_blocks(1)) < 0.6
+    assert covered(of_blocks(40)) > 0.83
+
+
+def batch_means(values: list[float]) -> list[float]:
+    return [sum(batch) / len(batch) for batch in batched(values)]
+
+
+@pytest.mark.parametrize("carried", [0.0, 0.8])
+def test_batch_means_hold_the_mean_of_what_hangs_together(carried: float) -> None:
+    def holds(random: Random) -> bool:
+        return inside(batch_mean_interval(batch_means(autoregressive(random, 1_000, carried))), 0)
+
+    assert 0.92 <= covered(holds) <= 0.98
+
+
+@pytest.mark.parametrize("carried", [0.0, 0.8])
+@pytest.mark.parametrize("percent", [50, 90, 95])
+def test_percentiles_in_order_of_arrival_hold_the_truth(percent: int, carried: float) -> None:
+    """Values that hang together as those that do not; the exact interval is too narrow for the former."""
+    truth = NormalDist().inv_cdf(percent / 100)
+    naive = []
+
+    def holds(random: Random) -> bool:
+        values = autoregressive(random, 1_000, carried)
+        ordered = sorted(values)
+        found = percentile_of_batches(ordered, [sorted(batch) for batch in batched(values)], percent)
+        naive.append(inside(percentile_interval(ordered, percent), truth))
+        return inside((found.low, found.high), truth)
+
+    assert 0.92 <= covered(holds) <= 0.99
+    assert (sum(naive) / SAMPLES > 0.9) is (carried == 0)
+
+
+@pytest.mark.parametrize("carried", [0.0, 0.8])
+def test_attainment_in_order_of_arrival_holds_the_share(carried: float) -> None:
+    """A bound of 1 is met by Φ(1) of the values."""
+    truth = NormalDist().cdf(1)
+
+    def holds(random: Random) -> bool:
+        found = share_of_batches([value <= 1 for value in autoregressive(random, 1_000, carried)])
+        return found is not None and inside((found.low, found.high), truth)
+
+    assert 0.92 <= covered(holds) <= 0.99
+
+
+def test_too_few_values_have_no_interval() -> None:
+    """Fewer than five batches of five say nothing of how batches scatter."""
+    assert share_of_batches([1] * 24) is None
+    found = share_of_batches([1] * 25)
+    assert found is not None and found.high == 1.0 and found.low is not None and found.low < 0.87
