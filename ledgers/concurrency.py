@@ -29,6 +29,10 @@ class InFlight:
         """How many were in flight at an instant; one that leaves then has left, one that arrives is here."""
         return bisect_right(self._arrivals, time_ns) - bisect_right(self._departures, time_ns)
 
+    def arrived(self, begin_ns: int, end_ns: int) -> int:
+        """How many came after an instant and up to another."""
+        return bisect_right(self._arrivals, end_ns) - bisect_right(self._arrivals, begin_ns)
+
     def mean(self, begin_ns: int, end_ns: int) -> float | None:
         """The time average over an interval; None if it is empty."""
         if end_ns <= begin_ns:

@@ -1,0 +1,122 @@
+"""Whether a run was steady, its queue grew, or it was overloaded, with the evidence.
+
+Pure: knows instants in ns and how many were in flight. The slope of the number in flight is the mean of its
+increments over consecutive slices of the arrivals, and its interval is Student's over these increments. A
+line fitted by least squares would be no use: in an overloaded queue its residuals are a random walk, for which
+the usual interval finds a trend where there is none (Durlauf & Phillips, Econometrica 56 (1988), 1333-1354).
+The increments of a random walk are independent, so the interval is right where a queue is at its limit or
+above; in a steady queue, where each rise is followed by a fall, it is wider than it need be, never too narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nsmallest
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from ledgers.concurrency import InFlight
+from ledgers.intervals import batches_for, mean_interval
+from ledgers.metrics import NEVER_IN_FLIGHT
+from ledgers.rows import RequestRow
+from ledgers.settings import Hardware
+from ledgers.units import NS_PER_S
+
+StabilityVerdict = Literal["steady", "growing", "overload", "undetermined"]
+FILLERS = 20  # of the first requests: until they have left, a run fills up
+PILES_UP = 0.05  # of what arrives: what a steady run may be shown not to exceed
+GOES_ON = 0.5  # of the whole slope, that the second half must have
+
+
+class Stability(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on the arrivals from `begin_s` to `end_s`, with 95 % limits of the slope.
+
+    `share` is the slope over the rate of arrivals: what of them piles up. `rho` is what was asked of the
+    hardware over what it can do, where it is known.
+    """
+
+    verdict: StabilityVerdict
+    slope_per_s: float | None = None
+    low: float | None = None
+    high: float | None = None
+    share: float | None = None
+    second_half_per_s: float | None = None
+    rho: float | None = None
+    begin_s: float
+    end_s: float
+    reason: str
+
+
+class Work:
+    """What the requests of a run ask of a server."""
+
+    def __init__(self) -> None:
+        self._requests = self._prompt = self._output = 0
+
+    def add(self, row: RequestRow) -> None:
+        if row.outcome not in NEVER_IN_FLIGHT:
+            self._requests += 1
+            self._prompt += row.prompt_tokens
+            self._output += row.output_tokens
+
+    def rho(self, hardware: Hardware, span_ns: int) -> float | None:
+        """ρ of prefill or decode, whichever is larger, at the rate of n − 1 requests in the arrivals' span.
+
+        A bound: a policy that leaves slots idle, or a KV budget, reaches its limit below 1.
+        """
+        if span_ns <= 0 or self._requests < 2:
+            return None
+        ticks = max(self._prompt / hardware.prefill_tokens_per_tick, self._output / hardware.decode_slots)
+        return ticks / self._requests * (self._requests - 1) * hardware.tick_ns / span_ns
+
+
+def filled_ns(stays: Iterable[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
+    """When a run that began empty has filled up: the first requests have left, or half of it is over.
+
+    `stays` are from when to when requests were in flight. Until then the number in flight grows in any run.
+    """
+    first = nsmallest(FILLERS, (stay for stay in stays if stay[0] >= begin_ns))
+    return min(max((left for _, left in first), default=begin_ns), (begin_ns + end_ns) // 2)
+
+
+def stability(flight: InFlight, begin_ns: int, end_ns: int, *, rho: float | None = None) -> Stability:
+    """The verdict on what was in flight while requests arrived.
+
+    Overload: the slope's interval is above 0, and the second half has at least half of it, so it goes on.
+    Growing: above 0, and it does not go on. Steady: not above 0, and at most 5 % of what arrives could pile
+    up. Else the run is too short to tell.
+    """
+    arrived = flight.arrived(begin_ns, end_ns)
+    count, span_s = batches_for(arrived), (end_ns - begin_ns) / NS_PER_S
+    where = {"rho": rho, "begin_s": begin_ns / NS_PER_S, "end_s": end_ns / NS_PER_S}
+    if not count or span_s <= 0:
+        return Stability(verdict="undetermined", reason=f"{arrived} arrivals are too few to tell", **where)
+    levels = [flight.at(begin_ns + (end_ns - begin_ns) * i // count) for i in range(count + 1)]
+    per_s = [(after - before) * count / span_s for before, after in pairwise(levels)]
+    slope = (levels[-1] - levels[0]) / span_s
+    low, high = mean_interval(per_s)
+    late = sum(per_s[count // 2 :]) / (count - count // 2)
+    rate = arrived / span_s
+    verdict, reason = _verdict(slope, low, high / rate, late)
+    return Stability(
+        verdict=verdict,
+        slope_per_s=slope,
+        low=low,
+        high=high,
+        share=slope / rate,
+        second_half_per_s=late,
+        reason=reason,
+        **where,
+    )
+
+
+def _verdict(slope: float, low: float, most: float, late: float) -> tuple[StabilityVerdict, str]:
+    if low > 0:
+        if late >= GOES_ON * slope:
+            return "overload", "more arrives than leaves, to the end"
+        return "growing", "the number in flight grew, but not to the end"
+    if most <= PILES_UP:
+        return "steady", f"at most {max(most, 0):.1%} of what arrives could pile up"
+    return "undetermined", f"too short to tell: up to {most:.0%} of what arrives could pile up"
