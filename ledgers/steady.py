@@ -2,10 +2,11 @@
 
 Pure: knows instants in ns and how many were in flight. The slope of the number in flight is the mean of its
 increments over consecutive slices of the arrivals, and its interval is Student's over these increments. A
-line fitted by least squares would be no use: in an overloaded queue its residuals are a random walk, for which
-the usual interval finds a trend where there is none (Durlauf & Phillips, Econometrica 56 (1988), 1333-1354).
-The increments of a random walk are independent, so the interval is right where a queue is at its limit or
-above; in a steady queue, where each rise is followed by a fall, it is wider than it need be, never too narrow.
+line fitted by least squares would be no use: in an overloaded queue its residuals are a random walk, for
+which the usual interval finds a trend where there is none (Durlauf & Phillips, Econometrica 56 (1988),
+1333-1354). The increments of a random walk are independent, so the interval is right where a queue is at its
+limit or above; in a steady queue, where each rise is followed by a fall, it is wider than it need be, never
+too narrow.
 """
 
 from __future__ import annotations
@@ -90,9 +91,10 @@ def stability(flight: InFlight, begin_ns: int, end_ns: int, *, rho: float | None
     """
     arrived = flight.arrived(begin_ns, end_ns)
     count, span_s = batches_for(arrived), (end_ns - begin_ns) / NS_PER_S
-    where = {"rho": rho, "begin_s": begin_ns / NS_PER_S, "end_s": end_ns / NS_PER_S}
+    begin_s, end_s = begin_ns / NS_PER_S, end_ns / NS_PER_S
     if not count or span_s <= 0:
-        return Stability(verdict="undetermined", reason=f"{arrived} arrivals are too few to tell", **where)
+        reason = f"{arrived} arrivals are too few to tell"
+        return Stability(verdict="undetermined", rho=rho, begin_s=begin_s, end_s=end_s, reason=reason)
     levels = [flight.at(begin_ns + (end_ns - begin_ns) * i // count) for i in range(count + 1)]
     per_s = [(after - before) * count / span_s for before, after in pairwise(levels)]
     slope = (levels[-1] - levels[0]) / span_s
@@ -107,8 +109,10 @@ def stability(flight: InFlight, begin_ns: int, end_ns: int, *, rho: float | None
         high=high,
         share=slope / rate,
         second_half_per_s=late,
+        rho=rho,
+        begin_s=begin_s,
+        end_s=end_s,
         reason=reason,
-        **where,
     )
 
 

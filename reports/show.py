@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from ledgers.errors import InputError
+from ledgers.options import cooldown_from, trim_options, warmup_from
 from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.rundir import Finished, Run
@@ -34,20 +35,34 @@ ROWS_SHOWN = 40
     help="json: the summaries.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool) -> None:
-    """Rebuild the summary of run directories, whole or cut short, and print it."""
+@trim_options
+def report(runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool, **cut: Any) -> None:
+    """Rebuild the summary of run directories, whole or cut short, and print it.
+
+    With --warmup or --cooldown the figures are printed as they would be with these, and no file is changed.
+    """
     if ticks and (as_json or form == "json"):
         raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
     if ticks:
         for path in runs:
             _print_ticks(Run(path))
     elif as_json or form == "json":
-        summaries = {str(path): refreshed_summary(Run(path)) for path in runs}
+        summaries = {str(path): _summary(Run(path), cut) for path in runs}
         click.echo(encode(summaries if len(runs) > 1 else summaries[str(runs[0])]))
     else:
         opened = [Run(path) for path in runs]
-        for text in [_run_text(run, refreshed_summary(run)) for run in opened]:
+        for text in [_run_text(run, _summary(run, cut)) for run in opened]:
             say(text)
+
+
+def _summary(run: Run, cut: dict[str, Any]) -> dict[str, Any]:
+    """As the files have it, or as the flags have it, which is to be looked at only."""
+    if cut["warmup"] is None and cut["cooldown"] is None:
+        return refreshed_summary(run)
+    config = run.info.config
+    config.warmup_s = warmup_from(cut) if cut["warmup"] is not None else config.warmup_s
+    config.cooldown_s = cooldown_from(cut) if cut["cooldown"] is not None else config.cooldown_s
+    return summarize(run)
 
 
 def _print_ticks(run: Run) -> None:

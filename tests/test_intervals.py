@@ -58,7 +58,7 @@ def test_wilson_as_newcombe_printed_it(successes: int, n: int, low: float, high:
 
 def test_wilson_of_none_and_of_all_has_a_length_and_an_end() -> None:
     assert wilson(20, 20) == pytest.approx((1 - 0.1611, 1.0), abs=5e-5)
-    assert wilson(0, 20)[0] == 0.0 and wilson(20, 20)[1] == 1.0
+    assert (wilson(0, 20)[0], wilson(20, 20)[1]) == (0.0, 1.0)
     assert wilson(0, 0) == (0.0, 1.0)
     with pytest.raises(ValueError, match="3 successes of 2"):
         wilson(3, 2)
@@ -225,7 +225,9 @@ def test_attainment_in_order_of_arrival_holds_the_share(carried: float) -> None:
 
 
 def test_too_few_values_have_no_interval() -> None:
-    """Fewer than five batches of five say nothing of how batches scatter."""
+    """Fewer than five batches of five do not say how batches scatter; from there on it counts as a guess."""
     assert share_of_batches([1] * 24) is None
     found = share_of_batches([1] * 25)
-    assert found is not None and found.high == 1.0 and found.low is not None and found.low < 0.87
+    assert found is not None
+    assert found.high == 1.0
+    assert 0 < (found.low or 0) < wilson(25, 25)[0]
