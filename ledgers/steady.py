@@ -1,12 +1,11 @@
 """Whether a run was steady, its queue grew, or it was overloaded, with the evidence.
 
-Pure: knows instants in ns and how many were in flight. The slope of the number in flight is the mean of its
-increments over consecutive slices of the arrivals, and its interval is Student's over these increments. A
-line fitted by least squares would be no use: in an overloaded queue its residuals are a random walk, for
-which the usual interval finds a trend where there is none (Durlauf & Phillips, Econometrica 56 (1988),
-1333-1354). The increments of a random walk are independent, so the interval is right where a queue is at its
-limit or above; in a steady queue, where each rise is followed by a fall, it is wider than it need be, never
-too narrow.
+Pure: knows instants in ns and how many were in flight. A trend is judged by batch means: the arrivals are cut
+into ten slices of time, and the slope is the mean of the steps from one slice's mean number in flight to the
+next. A line fitted by ordinary least squares would be no use: at its limit and above, a queue is a random
+walk, around which the usual interval finds trends that are none (Durlauf & Phillips, Econometrica 56 (1988),
+1333-1354). So the interval is the one that is right for a random walk with a drift. In a steady queue a rise
+is followed by a fall, and the interval is wider than it need be; it is never too narrow.
 """
 
 from __future__ import annotations
@@ -14,18 +13,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import nsmallest
 from itertools import pairwise
+from math import sqrt
 from typing import Literal
 
 import msgspec
 
 from ledgers.concurrency import InFlight
-from ledgers.intervals import batches_for, mean_interval
+from ledgers.intervals import LEAST_IN_BATCH, mean_interval
 from ledgers.metrics import NEVER_IN_FLIGHT
 from ledgers.rows import RequestRow
 from ledgers.settings import Hardware
 from ledgers.units import NS_PER_S
 
 StabilityVerdict = Literal["steady", "growing", "overload", "undetermined"]
+SLICES = 10
+NEIGHBOURS = 1.5
+"""Means of a random walk over slices of length d step by a variance of 2/3·d and a covariance of 1/6·d with
+the next step, so that the mean step varies as 2/3 + 2·1/6 = 1: 1.5 times as much as of independent ones."""
 FILLERS = 20  # of the first requests: until they have left, a run fills up
 PILES_UP = 0.05  # of what arrives: what a steady run may be shown not to exceed
 GOES_ON = 0.5  # of the whole slope, that the second half must have
@@ -90,30 +94,37 @@ def stability(flight: InFlight, begin_ns: int, end_ns: int, *, rho: float | None
     up. Else the run is too short to tell.
     """
     arrived = flight.arrived(begin_ns, end_ns)
-    count, span_s = batches_for(arrived), (end_ns - begin_ns) / NS_PER_S
+    span_s = (end_ns - begin_ns) / NS_PER_S
     begin_s, end_s = begin_ns / NS_PER_S, end_ns / NS_PER_S
-    if not count or span_s <= 0:
+    if arrived < SLICES * LEAST_IN_BATCH or span_s <= 0:
         reason = f"{arrived} arrivals are too few to tell"
         return Stability(verdict="undetermined", rho=rho, begin_s=begin_s, end_s=end_s, reason=reason)
-    levels = [flight.at(begin_ns + (end_ns - begin_ns) * i // count) for i in range(count + 1)]
-    per_s = [(after - before) * count / span_s for before, after in pairwise(levels)]
-    slope = (levels[-1] - levels[0]) / span_s
-    low, high = mean_interval(per_s)
-    late = sum(per_s[count // 2 :]) / (count - count // 2)
-    rate = arrived / span_s
-    verdict, reason = _verdict(slope, low, high / rate, late)
+    steps = _steps_per_s(flight, begin_ns, end_ns)
+    slope, (low, high) = sum(steps) / len(steps), mean_interval(steps)
+    half = sqrt(NEIGHBOURS) * (high - low) / 2
+    low, high = slope - half, slope + half
+    late = steps[len(steps) // 2 :]
+    late_slope, rate = sum(late) / len(late), arrived / span_s
+    verdict, reason = _verdict(slope, low, high / rate, late_slope)
     return Stability(
         verdict=verdict,
         slope_per_s=slope,
         low=low,
         high=high,
         share=slope / rate,
-        second_half_per_s=late,
+        second_half_per_s=late_slope,
         rho=rho,
         begin_s=begin_s,
         end_s=end_s,
         reason=reason,
     )
+
+
+def _steps_per_s(flight: InFlight, begin_ns: int, end_ns: int) -> list[float]:
+    """From the mean number in flight of each slice to that of the next, over the time between."""
+    edges = [begin_ns + (end_ns - begin_ns) * i // SLICES for i in range(SLICES + 1)]
+    means = [flight.mean(begin, end) or 0.0 for begin, end in pairwise(edges)]
+    return [(after - before) * SLICES * NS_PER_S / (end_ns - begin_ns) for before, after in pairwise(means)]
 
 
 def _verdict(slope: float, low: float, most: float, late: float) -> tuple[StabilityVerdict, str]:
@@ -123,4 +134,7 @@ def _verdict(slope: float, low: float, most: float, late: float) -> tuple[Stabil
         return "growing", "the number in flight grew, but not to the end"
     if most <= PILES_UP:
         return "steady", f"at most {max(most, 0):.1%} of what arrives could pile up"
-    return "undetermined", f"too short to tell: up to {most:.0%} of what arrives could pile up"
+    return (
+        "undetermined",
+        f"swings too far, or is too short, to tell: up to {most:.0%} of what arrives could pile up",
+    )

@@ -59,7 +59,8 @@ def rates(leaves: Iterable[tuple[int, int]], n: int, begin_ns: int, end_ns: int)
         done[place] += 1
         tokens[place] += came
     for counts in (done, tokens):
-        counts[-2] += counts.pop()
+        at_the_end = counts.pop()
+        counts[-1] += at_the_end
     known = sum(done) == n  # the tokens of every request are known
     return {
         "throughput_rps": _rate(done, span_ns) if known else None,

@@ -15,6 +15,7 @@ from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.rundir import Finished, Run
 from ledgers.summary import save_summary, summarize
+from reports.certainty_text import certainty
 from reports.server_text import server_text
 from reports.text import request_labels, run_text, tick_lines
 
@@ -99,7 +100,9 @@ def _run_text(run: Run, summary: dict[str, Any]) -> str:
         labels = request_labels(rows)
         for row in rows:
             row.id = labels.get(row.id, row.id)
-    return run_text(run.info, summary, rows, run.notes, server=server_text(summary))
+    return run_text(
+        run.info, summary, rows, run.notes, server=server_text(summary), certainty=certainty(summary)
+    )
 
 
 def read_summary(run: Path) -> dict[str, Any]:
