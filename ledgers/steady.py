@@ -32,7 +32,7 @@ NEIGHBOURS = 1.5
 the next step, so that the mean step varies as 2/3 + 2·1/6 = 1: 1.5 times as much as of independent ones."""
 FILLERS = 20  # of the first requests: until they have left, a run fills up
 PILES_UP = 0.05  # of what arrives: what a steady run may be shown not to exceed
-GOES_ON = 0.5  # of the whole slope, that the second half must have
+GOES_ON = 0.25  # of the whole slope, that the last third must have
 
 
 class Stability(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Stability(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     share: float | None = None
-    second_half_per_s: float | None = None
+    last_third_per_s: float | None = None
     rho: float | None = None
     begin_s: float
     end_s: float
@@ -89,7 +89,7 @@ def filled_ns(stays: Iterable[tuple[int, int]], begin_ns: int, end_ns: int) -> i
 def stability(flight: InFlight, begin_ns: int, end_ns: int, *, rho: float | None = None) -> Stability:
     """The verdict on what was in flight while requests arrived.
 
-    Overload: the slope's interval is above 0, and the second half has at least half of it, so it goes on.
+    Overload: the slope's interval is above 0, and the last third has a quarter of it or more, so it goes on.
     Growing: above 0, and it does not go on. Steady: not above 0, and at most 5 % of what arrives could pile
     up. Else the run is too short to tell.
     """
@@ -103,7 +103,7 @@ def stability(flight: InFlight, begin_ns: int, end_ns: int, *, rho: float | None
     slope, (low, high) = sum(steps) / len(steps), mean_interval(steps)
     half = sqrt(NEIGHBOURS) * (high - low) / 2
     low, high = slope - half, slope + half
-    late = steps[len(steps) // 2 :]
+    late = steps[-(len(steps) // 3) :]
     late_slope, rate = sum(late) / len(late), arrived / span_s
     verdict, reason = _verdict(slope, low, high / rate, late_slope)
     return Stability(
@@ -112,7 +112,7 @@ def stability(flight: InFlight, begin_ns: int, end_ns: int, *, rho: float | None
         low=low,
         high=high,
         share=slope / rate,
-        second_half_per_s=late_slope,
+        last_third_per_s=late_slope,
         rho=rho,
         begin_s=begin_s,
         end_s=end_s,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import inf
 from typing import Any
 
 from ledgers.distributions import PERCENTILES
@@ -32,12 +33,21 @@ def sorted_batches(values: Sequence[float]) -> tuple[list[float], list[list[floa
 
 
 def spread_ms(ordered: Sequence[float], batches: Sequence[Sequence[float]]) -> Spread | None:
-    """The intervals of the percentiles and of the mean, in ms, from values in ns."""
+    """The intervals of the percentiles and of the mean, in ms, from values in ns.
+
+    The few values beyond a high percentile come in clumps, and too few of them tell how much they do. So it
+    counts as no more independent values than the percentiles below it.
+    """
     if not batches:
         return None
-    found = {f"p{p}": _in_ms(percentile_of_batches(ordered, batches, p)) for p in PERCENTILES}
     low, high = batch_mean_interval([sum(batch) / len(batch) for batch in batches])
-    return {"mean": _in_ms(Interval95(max(0.0, low), high)), **found}
+    found = {"mean": _in_ms(Interval95(max(0.0, low), high))}
+    worth = inf
+    for p in PERCENTILES:
+        limits = percentile_of_batches(ordered, batches, p, most=worth)
+        worth = limits.effective_n or worth
+        found[f"p{p}"] = _in_ms(limits)
+    return found
 
 
 def _in_ms(limits: Interval95) -> Interval95:

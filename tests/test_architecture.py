@@ -61,7 +61,10 @@ PURE = [
             "profile.py",
             "queueing.py",
             "server_metrics.py",
+            "steady.py",
             "taken.py",
+            "trim.py",
+            "uncertainty.py",
         )
     ),
     *(
@@ -70,6 +73,7 @@ PURE = [
             "agreement.py",
             "calibration.py",
             "calibration_text.py",
+            "certainty_text.py",
             "plan.py",
             "schedule.py",
             "server_text.py",
