@@ -33,6 +33,7 @@ from ledgers.settings import (
 )
 from ledgers.shaping import Shaping
 from ledgers.traffic import load_traffic
+from ledgers.trim import Warmup
 from ledgers.units import exact, to_ns
 
 Options = Mapping[str, Any]
@@ -186,6 +187,21 @@ _LEDGER_OPTIONS = (
     ),
 )
 
+_TRIM_OPTIONS = (
+    click.option(
+        "--warmup",
+        metavar="SECONDS|auto",
+        callback=number(word="auto", zero=True),
+        help="Leave requests that arrive before this out of the figures; auto finds where TTFT settles.",
+    ),
+    click.option(
+        "--cooldown",
+        metavar="SECONDS",
+        callback=number(zero=True),
+        help="Leave requests that arrive within this before the last arrival out of the figures.",
+    ),
+)
+
 _WINDOW_OPTIONS = (
     click.option(
         "--goodput",
@@ -201,6 +217,7 @@ _WINDOW_OPTIONS = (
         callback=number(word="drain", zero=True),
         help="End the window this long after the last arrival; drain waits for all.  [toy: 1.4, else drain]",
     ),
+    *_TRIM_OPTIONS,
 )
 
 
@@ -221,6 +238,11 @@ def ledger_options(command: Command) -> Command:
 def arrival_options(command: Command) -> Command:
     """Adds how many requests there are, and when they arrive."""
     return all_of(_ARRIVAL_OPTIONS)(command)
+
+
+def trim_options(command: Command) -> Command:
+    """Adds the flags that leave out what arrives at the beginning and at the end."""
+    return all_of(_TRIM_OPTIONS)(command)
 
 
 def window_options(command: Command) -> Command:
@@ -373,7 +395,18 @@ def window_from(options: Options) -> WindowSettings:
     return WindowSettings(
         slo=parse_slo(words) if words or not preset else preset.slo,
         tail_ns="drain" if tail == "drain" else to_ns(tail),
+        warmup_s=warmup_from(options),
+        cooldown_s=cooldown_from(options),
     )
+
+
+def warmup_from(options: Options) -> Warmup:
+    given = options["warmup"]
+    return "auto" if given == "auto" else None if given is None else float(given)
+
+
+def cooldown_from(options: Options) -> float | None:
+    return None if options["cooldown"] is None else float(options["cooldown"])
 
 
 def _preset(options: Options) -> Preset | None:

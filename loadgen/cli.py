@@ -111,7 +111,8 @@ def _exit_code(result: Result, summary: dict[str, Any]) -> int:
     limited = summary["client"]["client_limited"]
     lacking = any(CLIENT_LIMIT in reason for reason in summary["client"]["reasons"])
     if not result.completed and not lacking:  # however busy we were with refusals
-        return _NO_SERVER if result.unanswered == summary["scheduled"] else _FAILED
+        asked = summary["scheduled"] + (summary["trim"]["left_out"] if summary["trim"] else 0)
+        return _NO_SERVER if result.unanswered == asked else _FAILED
     return _CLIENT_LIMITED if limited else 0
 
 

@@ -141,7 +141,9 @@ def _window_arguments(window: WindowSettings) -> list[str]:
     slo = {"ttft": window.slo.ttft_ms, "tpot": window.slo.tpot_ms, "e2e": window.slo.e2e_ms}
     words = [f"{name}:{bound!r}" for name, bound in slo.items() if bound is not None]
     tail = "drain" if window.tail_ns == "drain" else seconds(window.tail_ns)
-    return [f"--tail={tail}", *([f"--goodput={' '.join(words)}"] if words else [])]
+    trim = {"warmup": window.warmup_s, "cooldown": window.cooldown_s}
+    cuts = [f"--{name}={value}" for name, value in trim.items() if value is not None]
+    return [f"--tail={tail}", *cuts, *([f"--goodput={' '.join(words)}"] if words else [])]
 
 
 def _simulate(replay: Replay, name: str, ledger: Ledger, cancels: dict[str, int]) -> None:
