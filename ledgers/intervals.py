@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from math import ceil, cos, floor, fsum, pi, sin, sqrt, tan
+from math import ceil, cos, floor, fsum, inf, pi, sin, sqrt, tan
 from random import Random
 from statistics import NormalDist
 
@@ -241,16 +241,19 @@ def percentile_of_batches(
     batches: Sequence[Sequence[float]],
     percent: Percent,
     confidence: float = CONFIDENCE,
+    *,
+    most: float = inf,
 ) -> Interval95:
     """`percentile_interval`, from all values in ascending order and each batch of them in ascending order.
 
     The ranks are those of a sample of effective size, stretched to this one: limits for the share that lies
-    below the percentile, read off as values (R. S. Woodruff, JASA 47 (1952), 635-646).
+    below the percentile, read off as values (R. S. Woodruff, JASA 47 (1952), 635-646). `most` bounds the
+    effective size.
     """
     n = len(ordered)
     middle = ordered[rank(percent, n) - 1]
     shares = [bisect_right(batch, middle) / len(batch) for batch in batches]
-    worth = effective_n(shares, n, confidence)
+    worth = min(most, effective_n(shares, n, confidence))
     whole = max(1, floor(worth))
     low, high = percentile_ranks(whole, percent, confidence)
     return Interval95(

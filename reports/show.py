@@ -12,12 +12,14 @@ import click
 import msgspec
 
 from ledgers.errors import InputError
+from ledgers.options import cooldown_from, trim_options, warmup_from
 from ledgers.printable import printable
 from ledgers.required import exit_code, require_option, unproven, verdicts
 from ledgers.requirements import Judged, parse_requirement
 from ledgers.rows import encode
 from ledgers.rundir import Finished, Run
 from ledgers.summary import save_summary, summarize
+from reports.certainty_text import certainty
 from reports.required_text import required_text
 from reports.server_text import server_text
 from reports.text import request_labels, run_text, tick_lines
@@ -48,6 +50,7 @@ _STDOUT, _STDERR = 1, 2
     metavar="RUN",
     help="With --diagnose: a baseline, for what went up and what did not.",
 )
+@trim_options
 def report(
     runs: tuple[Path, ...],
     ticks: bool,
@@ -56,9 +59,11 @@ def report(
     diagnose: bool,
     against: Path | None,
     require: Sequence[str],
+    **cut: Any,
 ) -> int:
     """Rebuild the summary of run directories, whole or cut short, and print it.
 
+    With --warmup or --cooldown the figures are printed as they would be with these, and no file is changed.
     With --require the exit code is 1 if a run misses any of it.
     """
     required = [parse_requirement(word) for word in require]
@@ -78,7 +83,7 @@ def report(
             _print_ticks(Run(path))
         return 0
     opened = [Run(path) for path in runs]
-    summaries = [refreshed_summary(run) for run in opened]
+    summaries = [_summary(run, cut) for run in opened]
     judged = [verdicts(run, summary, required) for run, summary in zip(opened, summaries, strict=True)]
     if as_json or form == "json":
         each = {
@@ -98,6 +103,16 @@ def _with_verdicts(summary: dict[str, Any], judged: Sequence[Judged]) -> dict[st
 
 
 _DIAGNOSE_ALONE = "--against and --format markdown belong to --diagnose, which goes without --ticks"
+
+
+def _summary(run: Run, cut: dict[str, Any]) -> dict[str, Any]:
+    """As the files have it, or as the flags have it, which is to be looked at only."""
+    if cut["warmup"] is None and cut["cooldown"] is None:
+        return refreshed_summary(run)
+    config = run.info.config
+    config.warmup_s = warmup_from(cut) if cut["warmup"] is not None else config.warmup_s
+    config.cooldown_s = cooldown_from(cut) if cut["cooldown"] is not None else config.cooldown_s
+    return summarize(run)
 
 
 def _print_ticks(run: Run) -> None:
@@ -137,7 +152,9 @@ def _run_text(run: Run, summary: dict[str, Any], judged: Sequence[Judged]) -> st
         labels = request_labels(rows)
         for row in rows:
             row.id = labels.get(row.id, row.id)
-    text = run_text(run.info, summary, rows, run.notes, server=server_text(summary))
+    text = run_text(
+        run.info, summary, rows, run.notes, server=server_text(summary), certainty=certainty(summary)
+    )
     required = required_text(judged, unproven=unproven(summary))
     return f"{text}\n\n{required}" if required else text
 
