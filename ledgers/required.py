@@ -13,7 +13,7 @@ from ledgers.metrics import Observations, origin_ns
 from ledgers.requirements import Judged, Requirement, judge, needs_slo, parse_requirement
 from ledgers.rundir import Run
 from ledgers.settings import Slo
-from ledgers.units import NS_PER_S
+from ledgers.summary import kept_ns
 
 MISSED, UNPROVEN = 1, 4
 
@@ -46,15 +46,12 @@ def verdicts(run: Run, summary: dict[str, Any], requirements: Sequence[Requireme
     """Each requirement on the rows of a run that are in its summary."""
     if not requirements:
         return []
-    trim = summary.get("trim") or {}
-    begin, end = trim.get("begin_s") or 0.0, trim.get("end_s")
-    begin_ns, end_ns = round(begin * NS_PER_S), None if end is None else round(end * NS_PER_S)
+    first_ns, last_ns, t_obs_ns = kept_ns(summary)
     seen = Observations(run.info.config.slo)
     for row in run.rows():
-        arrival = origin_ns(row) or 0
-        if begin_ns <= arrival and (end_ns is None or arrival <= end_ns):
+        if first_ns <= (origin_ns(row) or 0) <= last_ns:
             seen.add(row)
-    return judge(requirements, seen, round(summary["window_s"] * NS_PER_S), lost=summary["without_row"])
+    return judge(requirements, seen, t_obs_ns, lost=summary["without_row"])
 
 
 def unproven(summary: dict[str, Any]) -> bool:

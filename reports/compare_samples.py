@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ledgers.metrics import classify, e2e_ns, gaps_ns, leave_ns, meets, origin_ns, tpot_ns, ttft_ns
 from ledgers.rows import FAILURES, Outcome, RequestRow
 from ledgers.rundir import Run, RunInfo
-from ledgers.units import NS_PER_S
+from ledgers.summary import kept_ns
 
 LATENCIES = ("ttft", "tpot", "e2e", "itl")
 
@@ -52,22 +52,18 @@ class Sample(NamedTuple):
     gaps: dict[int, list[int]]  # by place in `requests`
 
     @property
-    def window_ns(self) -> int:
-        window_s: float = self.summary["window_s"]
-        return round(window_s * NS_PER_S)
-
-    @property
     def begin_ns(self) -> int:
         """Where the window begins: behind the warm-up, where one is left out."""
-        return round(((self.summary.get("trim") or {}).get("begin_s") or 0.0) * NS_PER_S)
+        return kept_ns(self.summary)[0]
 
     @property
     def span_ns(self) -> int:
-        return max(0, self.window_ns - self.begin_ns)
+        begin_ns, _, end_ns = kept_ns(self.summary)
+        return end_ns - begin_ns
 
     def marks(self) -> list[str]:
         """What stands against the figures of this run, as keys of MARKS."""
-        client, stability = self.summary["client"], self.summary.get("stability") or {}
+        client, stability = self.summary["client"], self.summary["stability"] or {}
         found = {
             "client-limited": bool(client and client["client_limited"]),
             "censored": self.summary["censored"],
@@ -91,9 +87,9 @@ def read_sample(run: Run, summary: dict[str, Any]) -> Sample:
 
 def sample_of(path: Path, info: RunInfo, summary: dict[str, Any], every: Iterable[RequestRow]) -> Sample:
     """All requests of a run by arrival; those that left no row as unfinished, behind all others."""
-    bounds, end_ns = info.config.slo.bounds_ns(), round(summary["window_s"] * NS_PER_S)
-    begin_ns, last_ns = _kept(summary)
-    rows = [row for row in every if begin_ns <= (origin_ns(row) or 0) <= last_ns]
+    bounds = info.config.slo.bounds_ns()
+    first_ns, last_ns, end_ns = kept_ns(summary)
+    rows = [row for row in every if first_ns <= (origin_ns(row) or 0) <= last_ns]
     rows.sort(key=lambda row: (origin_ns(row) or 0, row.retry_of is not None))
     requests = [_seen(row, meets(row, bounds), end_ns) for row in rows]
     gaps = {
@@ -105,13 +101,6 @@ def sample_of(path: Path, info: RunInfo, summary: dict[str, Any], every: Iterabl
         lost = Seen(f"\0{place}", None, end_ns, None, "unfinished", False, None, (None, None, None))
         requests.append(lost)
     return Sample(path, info, summary, requests, gaps)
-
-
-def _kept(summary: dict[str, Any]) -> tuple[float, float]:
-    """From when to when an arrival counts: a warm-up and a cool-down may be left out."""
-    trim = summary.get("trim") or {}
-    begin, end = trim.get("begin_s"), trim.get("end_s")
-    return round((begin or 0.0) * NS_PER_S), float("inf") if end is None else round(end * NS_PER_S)
 
 
 def _seen(row: RequestRow, met: bool, end_ns: int) -> Seen:

@@ -23,6 +23,8 @@ UNMARKED: dict[str, Any] = {
     "censored": False,
     "complete": True,
     "itl_ms": None,
+    "trim": None,
+    "stability": None,
 }
 
 

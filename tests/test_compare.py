@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from ledgers.required import verdicts as verdicts_of
+from ledgers.requirements import parse_requirement
 from ledgers.rundir import Run
 from ledgers.settings import Hardware, Slo
 from ledgers.summary import summarize
@@ -118,6 +120,34 @@ def test_figures_are_those_of_the_summary(tmp_path: Path) -> None:
                 assert found == (of and pytest.approx(of[metric.statistic]))
             elif class_ is None:  # a histogram has three digits
                 assert found == pytest.approx(figures["itl_ms"][metric.statistic], rel=1e-3)
+
+
+def test_a_warm_up_that_is_left_out_is_left_out_here_as_well(tmp_path: Path) -> None:
+    """Rates are over what is left of the window, shares over who arrived in it, as in the summary."""
+    words = (
+        "--num-prompts",
+        "300",
+        "--random-input-len",
+        "9",
+        "--random-output-len",
+        "3",
+        "--arrival",
+        "poisson",
+    )
+    more = ("--request-rate", "3", "--goodput", "e2e:500", "--warmup", "20", "--cooldown", "10")
+    tokentick(
+        "simulate", *words, *more, "--out", "run", "--quiet", "--require", "error_rate<=0", cwd=tmp_path
+    )
+    run = Run(tmp_path / "run")
+    summary = summarize(run)
+    whole = group(read_sample(run, summary), None)
+    assert len(whole.places) == summary["scheduled"] < 300
+    assert value(Metric("goodput"), whole) == pytest.approx(summary["goodput_rps"])
+    assert value(Metric("attainment"), whole) == pytest.approx(summary["attainment"])
+    assert value(Metric("e2e", "p95"), whole) == pytest.approx(summary["e2e_ms"]["p95"])
+    assert summary["attainment"] > 0
+    (judged,) = verdicts_of(run, summary, [parse_requirement("attainment>=0")])
+    assert judged.value == pytest.approx(summary["attainment"])
 
 
 def test_itl_has_an_interval_where_the_times_of_tokens_were_kept() -> None:
