@@ -56,6 +56,14 @@ def save_summary(path: Path, summary: dict[str, Any]) -> None:
         write_json(file, summary)
 
 
+def kept_ns(summary: dict[str, Any]) -> tuple[int, int, int]:
+    """Of a summary: the first and the last arrival that count in it, and T_obs, in ns of the rows' clock."""
+    cut = summary["trim"] or {"begin_s": 0.0, "end_s": None}
+    begin_ns, end_s = round(cut["begin_s"] * NS_PER_S), cut["end_s"]
+    last_ns = NEVER if end_s is None else round(end_s * NS_PER_S)
+    return begin_ns, last_ns, begin_ns + round(summary["window_s"] * NS_PER_S)
+
+
 def summarize(run: Run) -> dict[str, Any]:
     """The content of `summary.json`. Durations are in ms, rates per second; None is not known, never 0.
 
@@ -105,14 +113,6 @@ def summarize(run: Run) -> dict[str, Any]:
     }
     built: dict[str, Any] = msgspec.to_builtins(summary)
     return built
-
-
-def kept_ns(summary: dict[str, Any]) -> tuple[int, int, int]:
-    """Of a summary: the first and the last arrival that count in it, and T_obs, in ns of the rows' clock."""
-    cut = summary["trim"] or {"begin_s": 0.0, "end_s": None}
-    begin_ns, end_s = round(cut["begin_s"] * NS_PER_S), cut["end_s"]
-    last_ns = NEVER if end_s is None else round(end_s * NS_PER_S)
-    return begin_ns, last_ns, begin_ns + round(summary["window_s"] * NS_PER_S)
 
 
 class _Seen:
