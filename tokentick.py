@@ -24,6 +24,7 @@ COMMANDS = {
     "agree": "reports.cli:agree",
     "calibrate": "reports.cli:calibrate",
     "report": "reports.show:report",
+    "compare": "reports.compare_cli:compare_command",
     "trace": "ledgers.trace_cli:trace",
 }
 

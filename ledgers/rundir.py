@@ -21,6 +21,7 @@ from ledgers.calibration import Calibration
 from ledgers.errors import InputError
 from ledgers.health import HealthSample
 from ledgers.machine import host_facts
+from ledgers.requirements import Requirement
 from ledgers.rows import RequestRow, TickRow, decode_row, decode_tick, encode
 from ledgers.server_metrics import ServerSample
 from ledgers.settings import Hardware, SchedulerSettings, Slo, WindowSettings
@@ -149,7 +150,7 @@ def default_path(kind: str, ledger_name: str) -> Path:
 class Finished(NamedTuple):
     """What a command that made a run directory hands to the front door, which shows it.
 
-    `said`: notes of the run that stand on stderr already.
+    `said`: notes of the run that stand on stderr already. `required`: what it is to be judged by.
     """
 
     path: Path
@@ -157,6 +158,7 @@ class Finished(NamedTuple):
     as_json: bool = False
     quiet: bool = False
     said: Sequence[str] = ()
+    required: Sequence[Requirement] = ()
 
 
 def utc_now() -> str:

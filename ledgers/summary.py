@@ -25,7 +25,7 @@ from ledgers.errors import InputError
 from ledgers.failures import Failures
 from ledgers.health import BUSY_CPU_SHARE, LATE_NS, LATE_SHARE, SEND_NS, HealthSample, spoiled, stalled_ns
 from ledgers.histograms import Histogram, read_log
-from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns, origin_ns
+from ledgers.metrics import NEVER, NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns, origin_ns
 from ledgers.rows import FAILURES, OUTCOMES, Outcome
 from ledgers.rundir import Run, json_file, write_json
 from ledgers.server_metrics import ServerSide
@@ -54,6 +54,14 @@ def save_summary(path: Path, summary: dict[str, Any]) -> None:
     file = path / "summary.json"
     if not file.is_file() or file.read_bytes() != json_file(summary):
         write_json(file, summary)
+
+
+def kept_ns(summary: dict[str, Any]) -> tuple[int, int, int]:
+    """Of a summary: the first and the last arrival that count in it, and T_obs, in ns of the rows' clock."""
+    cut = summary["trim"] or {"begin_s": 0.0, "end_s": None}
+    begin_ns, end_s = round(cut["begin_s"] * NS_PER_S), cut["end_s"]
+    last_ns = NEVER if end_s is None else round(end_s * NS_PER_S)
+    return begin_ns, last_ns, begin_ns + round(summary["window_s"] * NS_PER_S)
 
 
 def summarize(run: Run) -> dict[str, Any]:

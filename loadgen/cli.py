@@ -21,6 +21,7 @@ from ledgers.ledger import Ledger, values
 from ledgers.load import cut_to_duration
 from ledgers.machine import loop_factory
 from ledgers.options import ledger_from, ledger_options, request_rate, window_from, window_options
+from ledgers.required import require_option, requirements_from
 from ledgers.rows import CLIENT_LIMIT
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
 from ledgers.sessions import turns_before
@@ -74,6 +75,7 @@ Example:
 @click.option("--no-cut", is_flag=True, help="Let --tail only classify: what is in flight then may finish.")
 @click.option("--record-tokens", is_flag=True, help="Keep the time of every token event in the rows.")
 @click.option("--record-text", is_flag=True, help="Keep the generated text in the rows.")
+@require_option
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Note something in run.json.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory to make.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, nothing else.")
@@ -86,10 +88,12 @@ def run(**options: Any) -> Finished:
     histograms and summary are left in a run directory.
     """
     plan = _plan(options)
+    classes = values(plan.ledger.rows, "class_")
+    required = requirements_from(options["require"], plan.config.slo, classes, measured=True)
     result = _run_loop(plan)
     summary = write_summary(plan.out)
     code = _exit_code(result, summary)
-    return Finished(plan.out, code, as_json=options["as_json"], quiet=options["quiet"], said=result.notes)
+    return Finished(plan.out, code, options["as_json"], options["quiet"], result.notes, required)
 
 
 def _run_loop(plan: Plan) -> Result:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ledgers.errors import InputError
+from ledgers.ledger import values
 from ledgers.machine import loop_factory
 from ledgers.options import (
     ledger_from,
@@ -20,6 +21,7 @@ from ledgers.options import (
     window_from,
     window_options,
 )
+from ledgers.required import require_option, requirements_from
 from ledgers.rows import encode
 from ledgers.rundir import (
     Finished,
@@ -139,12 +141,15 @@ def _describe(settings: SchedulerSettings) -> str:
 @window_options
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory to make.  [default: under runs/]")
 @recording_options
+@require_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def simulate(**options: Any) -> Finished:
     """Run LEDGER (toy, or a trace file) through the scheduler on a virtual clock."""
     ledger = ledger_from(options)
     settings = scheduler_from(options)
+    window = window_from(options)
+    required = requirements_from(options["require"], window.slo, values(ledger.rows, "class_"))
     rate = request_rate(options)
     config = RunConfig(
         request_rate=None if rate is None or rate == "inf" else float(rate),
@@ -156,7 +161,7 @@ def simulate(**options: Any) -> Finished:
     info = RunInfo(
         kind="simulated",
         command=command_line(),
-        config=settings_config(config, settings, window_from(options)),
+        config=settings_config(config, settings, window),
         ledger=LedgerInfo(name=ledger.name, sha256=ledger.sha256(), requests=len(ledger.rows)),
         notes=ledger.notes,
     )
@@ -169,4 +174,4 @@ def simulate(**options: Any) -> Finished:
         record_tokens=options["record_tokens"],
         record_events=options["record_events"],
     )
-    return Finished(writer.path, as_json=options["as_json"], quiet=options["quiet"])
+    return Finished(writer.path, as_json=options["as_json"], quiet=options["quiet"], required=required)

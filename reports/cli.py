@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +15,7 @@ import click
 from ledgers.calibration import Calibration
 from ledgers.calibration_file import calibration_file, load, save
 from ledgers.formats.fields import shown
+from ledgers.ledger import values
 from ledgers.options import (
     ledger_from,
     ledger_options,
@@ -25,6 +26,8 @@ from ledgers.options import (
     window_options,
 )
 from ledgers.printable import printable
+from ledgers.required import require_option, requirements_from, verdicts
+from ledgers.requirements import Judged, Requirement
 from ledgers.rows import encode
 from ledgers.rundir import Run, default_path, make_empty, write_json
 from ledgers.settings import SchedulerSettings
@@ -38,6 +41,7 @@ from reports.agreement_text import PolicyResult, agreement_text, overall_text, p
 from reports.calibrate import calibrate as run_calibration
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
+from reports.required_text import required_text
 from reports.show import ROWS_SHOWN, read_summary, say
 from reports.text import request_table, wrapped
 
@@ -55,6 +59,7 @@ INCONCLUSIVE, INTERRUPTED = 4, 130
 @shaping_options
 @scheduler_options([*POLICIES, "all"])
 @window_options
+@require_option
 @click.option(
     "--stall-limit",
     callback=number(),
@@ -77,6 +82,8 @@ def agree(**options: Any) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
     ledger = ledger_from(options, default="toy")
     window = window_from(options)
+    classes = values(ledger.rows, "class_")
+    required = requirements_from(options["require"], window.slo, classes, measured=True)
     settings = _settings_of_all(options) if options["policy"] == "all" else [scheduler_from(options)]
     out = make_empty(options["out"] or default_path("agree", ledger.name))
     limit_ns = to_ns(options["stall_limit"])
@@ -94,7 +101,11 @@ def agree(**options: Any) -> int:
             tell(f"interrupted; what there is so far: {out}")
             return 130
     verdict = overall([result.agreement.verdict for result in results])
-    answer = {"verdict": verdict, "policies": {result.policy: result.agreement for result in results}}
+    answer: dict[str, Any] = {"verdict": verdict}
+    answer["policies"] = {result.policy: result.agreement for result in results}
+    judged = {result.policy: _judged(out / result.policy, result, required) for result in results}
+    if required:
+        answer["requirements"] = judged
     write_json(out / "agreement.json", answer)
     if options["as_json"]:
         click.echo(encode(answer))
@@ -102,7 +113,15 @@ def agree(**options: Any) -> int:
         say(f"{verdict}  {out}")
     else:
         _show(results, out, verdict)
-    return EXIT_CODES[verdict]
+        for policy, found in judged.items() if required else ():
+            say(f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}")
+    missed = any(not each.met for found in judged.values() for each in found)
+    return EXIT_CODES[verdict] or int(missed)
+
+
+def _judged(directory: Path, result: PolicyResult, required: Sequence[Requirement]) -> list[Judged]:
+    """Of the measured run; if the load generator was the limit, the agreement is inconclusive already."""
+    return verdicts(Run(directory / "measured"), result.measured, required)
 
 
 def _settings_of_all(options: dict[str, Any]) -> list[SchedulerSettings]:

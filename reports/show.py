@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import msgspec
 from ledgers.errors import InputError
 from ledgers.options import cooldown_from, trim_options, warmup_from
 from ledgers.printable import printable
+from ledgers.required import exit_code, require_option, unproven, verdicts
+from ledgers.requirements import Judged, parse_requirement
 from ledgers.rows import encode
 from ledgers.rundir import Finished, Run
 from ledgers.summary import save_summary, summarize
 from reports.certainty_text import certainty
+from reports.required_text import required_text
 from reports.server_text import server_text
 from reports.text import request_labels, run_text, tick_lines
 
@@ -38,6 +42,7 @@ _STDOUT, _STDERR = 1, 2
     help="json: the summaries, or the diagnoses; markdown: diagnoses only.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@require_option
 @click.option("--diagnose", is_flag=True, help="Print what stands out, and why (docs/diagnosis.md).")
 @click.option(
     "--against",
@@ -53,16 +58,22 @@ def report(
     as_json: bool,
     diagnose: bool,
     against: Path | None,
+    require: Sequence[str],
     **cut: Any,
-) -> None:
+) -> int:
     """Rebuild the summary of run directories, whole or cut short, and print it.
 
     With --warmup or --cooldown the figures are printed as they would be with these, and no file is changed.
+    With --require the exit code is 1 if a run misses any of it.
     """
+    required = [parse_requirement(word) for word in require]
+    if required and (diagnose or ticks):
+        raise InputError("--require: goes without --diagnose and --ticks")
     if diagnose and not ticks:
         from reports.diagnose import diagnoses
 
-        return click.echo(diagnoses(runs, against, "json" if as_json else form))
+        click.echo(diagnoses(runs, against, "json" if as_json else form))
+        return 0
     if diagnose or against or form == "markdown":
         raise InputError(_DIAGNOSE_ALONE)
     if ticks and (as_json or form == "json"):
@@ -70,14 +81,25 @@ def report(
     if ticks:
         for path in runs:
             _print_ticks(Run(path))
-    elif as_json or form == "json":
-        summaries = {str(path): _summary(Run(path), cut) for path in runs}
-        click.echo(encode(summaries if len(runs) > 1 else summaries[str(runs[0])]))
+        return 0
+    opened = [Run(path) for path in runs]
+    summaries = [_summary(run, cut) for run in opened]
+    judged = [verdicts(run, summary, required) for run, summary in zip(opened, summaries, strict=True)]
+    if as_json or form == "json":
+        each = {
+            str(path): _with_verdicts(summary, found)
+            for path, summary, found in zip(runs, summaries, judged, strict=True)
+        }
+        click.echo(encode(each if len(runs) > 1 else each[str(runs[0])]))
     else:
-        opened = [Run(path) for path in runs]
-        for text in [_run_text(run, _summary(run, cut)) for run in opened]:
+        for text in [_run_text(*one) for one in zip(opened, summaries, judged, strict=True)]:
             say(text)
-    return None
+    return max((exit_code(*pair) for pair in zip(summaries, judged, strict=True)), default=0)
+
+
+def _with_verdicts(summary: dict[str, Any], judged: Sequence[Judged]) -> dict[str, Any]:
+    """`requirements` stands beside the summary, where there are any; never in its file."""
+    return {**summary, "requirements": judged} if judged else summary
 
 
 _DIAGNOSE_ALONE = "--against and --format markdown belong to --diagnose, which goes without --ticks"
@@ -111,28 +133,30 @@ def refreshed_summary(run: Run) -> dict[str, Any]:
 
 def show(finished: Finished) -> int:
     """What the front door prints of a run that a command has made; the exit code."""
-    summary = read_summary(finished.path)
+    summary, run = read_summary(finished.path), Run(finished.path)
+    judged = verdicts(run, summary, finished.required)
     if finished.as_json:
-        click.echo(encode(summary))
+        click.echo(encode(_with_verdicts(summary, judged)))
     elif not finished.quiet:
-        run = Run(finished.path)
         if os.path.sameopenfile(_STDOUT, _STDERR):  # one reader of both
             run.info.notes = [note for note in run.info.notes if note not in finished.said]
-        say(_run_text(run, summary))
+        say(_run_text(run, summary, judged))
         say(f"\nfiles: {finished.path}")
-    return finished.exit_code
+    return finished.exit_code or exit_code(summary, judged)
 
 
-def _run_text(run: Run, summary: dict[str, Any]) -> str:
+def _run_text(run: Run, summary: dict[str, Any], judged: Sequence[Judged]) -> str:
     rows = None
     if summary["scheduled"] <= ROWS_SHOWN:
         rows = list(run.rows())
         labels = request_labels(rows)
         for row in rows:
             row.id = labels.get(row.id, row.id)
-    return run_text(
+    text = run_text(
         run.info, summary, rows, run.notes, server=server_text(summary), certainty=certainty(summary)
     )
+    required = required_text(judged, unproven=unproven(summary))
+    return f"{text}\n\n{required}" if required else text
 
 
 def read_summary(run: Path) -> dict[str, Any]:

@@ -1,0 +1,162 @@
+"""A comparison for a terminal of 80 columns, and as Markdown. Values in, lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ledgers.printable import printable
+from reports.compare import Comparison, Line
+from reports.compare_samples import MARKS
+from reports.compare_settings import in_words
+from reports.text import DASH, ms, table, wrapped
+
+COLUMNS = ("metric", "before", "after", "diff", "change", "interval", "verdict")
+LEGENDS = {
+    "censored": "not all completed in the window: latencies are over those that did",
+    "client-limited": "the load generator was the limit: its figures are not the server's",
+    "unsteady": "the queue grew: the figures are of this length of run only",
+    "incomplete": "the run was cut short, or has lost rows",
+}
+_SHORT = {"no difference shown": "not shown", "cannot tell": "cannot tell"}
+_MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]#"})
+
+
+def comparison_text(found: Comparison) -> str:
+    blocks = ["\n".join(line for words in heading(found) for line in wrapped(words, then="  "))]
+    for title, lines in tables(found):
+        cells = [_cells(line, found) for line in lines]
+        blocks.append("\n".join([*wrapped(title), table(COLUMNS, cells)]))
+    blocks.append("\n".join(line for words in remarks(found) for line in wrapped(words, then="  ")))
+    blocks.append("\n".join(wrapped(conclusion(found), then="  ")))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def comparison_markdown(found: Comparison) -> str:
+    blocks = [f"## {_marked(heading(found)[0])}", _list(heading(found)[1:])]
+    for title, lines in tables(found):
+        rows = [COLUMNS, ["---"] + ["---:"] * 5 + ["---"], *(_cells(line, found) for line in lines)]
+        shown = (row if number == 1 else [_marked(cell) for cell in row] for number, row in enumerate(rows))
+        blocks += [f"### {_marked(title)}", "\n".join(f"| {' | '.join(row)} |" for row in shown)]
+    blocks += [_list(remarks(found)), f"**{_marked(conclusion(found))}**"]
+    return "\n\n".join(block for block in blocks if block)
+
+
+FORMS: dict[str, Callable[[Comparison], str]] = {"text": comparison_text, "markdown": comparison_markdown}
+
+
+def heading(found: Comparison) -> list[str]:
+    sides = [", ".join(side) for side in (found.baseline, found.candidate)]
+    allowed = [f"allowed to differ: {in_words(name, keys)}" for name, keys in found.settings.items()]
+    notes = [f"note: {note}" for note in found.notes]
+    return [f"{sides[1]} against {sides[0]} ({found.pairing})", *allowed, *notes]
+
+
+def tables(found: Comparison) -> Iterator[tuple[str, Sequence[Line]]]:
+    """The primary metrics first, then all others by class."""
+    judged = [line for line in found.lines if line.primary]
+    if judged:
+        yield f"Judged, {found.confidence:.0%} sure of all at once:", judged
+    for class_ in dict.fromkeys(line.class_ for line in found.lines):
+        lines = [line for line in found.lines if line.class_ == class_ and not line.primary]
+        whose = "all requests" if class_ is None else f"class {class_}"
+        if lines:
+            yield f"To be read, {whose}, each {found.confidence:.0%} sure:", lines
+
+
+def _cells(line: Line, found: Comparison) -> list[str]:
+    shown = _percent if line.unit == "share" else ms
+    before, after = (_value(line, value, side, found) for value, side in _sides(line, found))
+    signed = shown(line.difference)
+    change = DASH if line.ratio is None or line.unit == "share" else f"{line.ratio - 1:+.1%}"
+    verdict = _SHORT.get(line.verdict, line.verdict)
+    name = f"{line.class_} {line.metric}" if line.primary and line.class_ is not None else line.metric
+    beyond = " !" if line.primary and line.regression == "yes" else ""
+    return [
+        name,
+        before,
+        after,
+        signed if line.difference < 0 else f"+{signed}",
+        change,
+        interval(line),
+        verdict + beyond,
+    ]
+
+
+def _sides(line: Line, found: Comparison) -> tuple[tuple[float, list[str]], tuple[float, list[str]]]:
+    return (line.before, found.baseline), (line.after, found.candidate)
+
+
+def _value(line: Line, value: float, side: list[str], found: Comparison) -> str:
+    """With the marks of any run of this side; censoring says nothing against rates and shares of all."""
+    marks = {mark for run in side for mark in found.marks[run]}
+    if line.unit != "ms":
+        marks.discard("censored")
+    shown = _percent(value) if line.unit == "share" else ms(value)
+    return shown + "".join(sign for mark, sign in MARKS.items() if mark in marks)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2%}"
+
+
+def interval(line: Line) -> str:
+    """Of the change, or of the difference where that is what is bounded; an open end is left out."""
+    if line.low is None and line.high is None:
+        return DASH
+    if line.interval_of == "ratio" or line.unit == "share":
+        neutral = 1 if line.interval_of == "ratio" else 0
+        low, high = ("" if limit is None else f"{limit - neutral:+.1%}" for limit in (line.low, line.high))
+    else:
+        low, high = ("" if limit is None else f"{limit:+.2f}" for limit in (line.low, line.high))
+    return f"{low}..{high}"
+
+
+def remarks(found: Comparison) -> list[str]:
+    """What the marks mean, and what could not be told."""
+    here = {mark for marks in found.marks.values() for mark in marks}
+    lines = [f"{sign} {LEGENDS[mark]}" for mark, sign in MARKS.items() if mark in here]
+    if any(line.verdict == "no difference shown" for line in found.lines):
+        lines.append("not shown: no difference shown; the interval says how large it may be all the same")
+    if any(line.primary and line.regression == "yes" for line in found.lines):
+        lines.append("! the whole interval is worse than the tolerance")
+    reasons: dict[str, list[str]] = {}
+    for line in found.lines:
+        if line.why and line.class_ is None:
+            reasons.setdefault(line.why, []).append(line.metric)
+    lines += [f"no interval for {', '.join(names)}: {why}" for why, names in reasons.items()]
+    if found.absent:
+        lines.append(f"not there in both: {', '.join(found.absent)}")
+    return lines
+
+
+def conclusion(found: Comparison) -> str:
+    judged = [line for line in found.lines if line.primary]
+    if any("client-limited" in marks for marks in found.marks.values()):
+        return "verdict: nothing is proven, for the load generator was the limit"
+    if found.regressions:
+        return f"verdict: REGRESSION beyond the tolerance: {', '.join(found.regressions)}"
+    open_ = [_named(line) for line in judged if line.regression == "possible"]
+    untold = [_named(line) for line in judged if line.verdict == "cannot tell"]
+    if untold or not judged:
+        return f"verdict: cannot tell, for want of requests: {', '.join(untold) or 'nothing to judge'}"
+    parts = [
+        f"{verdict}: {', '.join(names)}"
+        for verdict in ("better", "worse")
+        if (names := [_named(line) for line in judged if line.verdict == verdict])
+    ]
+    said = "; ".join(parts) or "no difference shown"
+    more = f". Worse beyond the tolerance is not ruled out: {', '.join(open_)}" if open_ else ""
+    return f"verdict: no regression shown ({said}){more}"
+
+
+def _named(line: Line) -> str:
+    return line.metric if line.class_ is None else f"class={line.class_} {line.metric}"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {_marked(line)}" for line in lines)
+
+
+def _marked(text: str) -> str:
+    """As Markdown shows it, whatever a server or a file name put into it."""
+    return printable(" ".join(text.split())).translate(_MARKDOWN)

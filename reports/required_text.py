@@ -1,0 +1,32 @@
+"""What was required of a run, and whether it was met, for a terminal. Values in, lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledgers.requirements import LATENCIES, Judged, parse_requirement
+from reports.text import ms, wrapped
+
+UNPROVEN = "Required, but nothing is proven: the load generator or the machine was the limit"
+
+
+def required_text(judged: Sequence[Judged], *, unproven: bool) -> str:
+    """A line for each requirement; empty without any."""
+    if not judged:
+        return ""
+    lines = [UNPROVEN if unproven else "Required:"]
+    for each in judged:
+        words = f"{'met   ' if each.met else 'MISSED'}  {each.requirement}: {_found(each)}"
+        lines += wrapped(words, first="  ", then="          ")
+    return "\n".join(lines)
+
+
+def _found(judged: Judged) -> str:
+    metric = parse_requirement(judged.requirement).metric
+    if judged.value is None:
+        value = "beyond all bounds"
+    elif metric in LATENCIES:
+        value = f"{ms(judged.value)} ms"
+    else:
+        value = f"{judged.value:.4g}" + (" req/s" if metric in ("goodput", "throughput") else "")
+    return value if judged.good is None else f"{value} ({judged.good} of {judged.n} requests)"
