@@ -344,6 +344,23 @@ class Observations:
         """The values of a column at `indices`, without those that are not known."""
         return self._columns[name].known(indices)
 
+    def at(self, name: str, indices: Iterable[int]) -> list[int | None]:
+        """The values of a column at `indices`, one for each of them."""
+        column = self._columns[name]
+        return [column[i] for i in indices]
+
+    def exact_tpot(self, indices: Iterable[int]) -> list[Fraction | int | None]:
+        """TPOT in ns at `indices`; 0 where no token followed another, as an SLO counts it."""
+        decodes, laters = self._columns["decode"], self._columns["later"]
+        found: list[Fraction | int | None] = []
+        for i in indices:
+            decode, later = decodes[i], laters[i]
+            if later is None or (later >= 1 and decode is None):
+                found.append(None)
+            else:
+                found.append(Fraction(decode, later) if later >= 1 else 0)
+        return found
+
     def pairs(self, one: str, other: str, indices: Iterable[int]) -> Iterator[tuple[int, int]]:
         """The values of two columns at `indices`, of the requests of which both are known."""
         first, second = self._columns[one], self._columns[other]
