@@ -24,6 +24,7 @@ COMMANDS = {
     "agree": "reports.cli:agree",
     "calibrate": "reports.cli:calibrate",
     "report": "reports.show:report",
+    "sweep": "reports.sweep_cli:sweep",
     "trace": "ledgers.trace_cli:trace",
 }
 
