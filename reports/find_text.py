@@ -1,4 +1,4 @@
-"""The answer of a search for a terminal of 80 columns: the rate, its evidence, and everything that was tried."""
+"""The answer of a search for a terminal of 80 columns: the rate, its evidence, and all that was tried."""
 
 from __future__ import annotations
 

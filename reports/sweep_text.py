@@ -14,8 +14,9 @@ MOST_CURVES = 6  # that are shown one by one
 BAR_WIDTH, AXIS_WIDTH = 28, 34
 DONE, GOOD = "-", "="
 MARKS = (("ttft_ms", "t"), ("e2e_ms", "e"))
-KNEE_RULE = "knee: the load with the most power, throughput over response time (Kleinrock 1979), of those "
-    "that were tried"
+KNEE_RULE = (
+    "knee: the load with the most power, throughput over response time (Kleinrock 1979), of those tried"
+)
 
 
 def sweep_text(curves: Sequence[Curve], slo_given: bool, path: Path) -> str:
