@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 
 from reports.find import Found, Search
@@ -35,7 +34,7 @@ def _answer_lines(found: Found, search: Search) -> list[str]:
         lines.append(f"lowest rate that failed: {candidate.rate:g} req/s ({candidate.reason})")
         lines += [_sentence(each) for each in candidate.evidence if each.verdict == "missed"]
     if answer.kept_above:
-        again = ", ".join(f"{float(rate):g}" for rate in answer.kept_above)
+        again = ", ".join(f"{rate:g}" for rate in answer.kept_above)
         lines.append(f"not monotone: kept again at {again} req/s")
     tried = f"{len(found.candidates)} rates tried with {found.requests:,} requests"
     sure = f"each verdict at {search.confidence:.4g} over all looks"
@@ -44,22 +43,28 @@ def _answer_lines(found: Found, search: Search) -> list[str]:
 
 def _headline(found: Found, search: Search) -> str:
     answer, candidates = found.answer, found.candidates
-    rate = "" if answer.rate is None else f"{float(answer.rate):g} req/s"
+    rate = "" if answer.rate is None else f"{answer.rate:g} req/s"
     if answer.verdict == "found":
         return f"highest rate that keeps it: {rate}"
     if answer.verdict == "always":
         return f"kept at every rate tried, up to {rate}: the highest lies beyond"
     if answer.verdict == "never":
         return f"kept at no rate tried, down to {candidates[0].rate:g} req/s: the highest lies below"
-    most = max(candidate.requests for candidate in candidates if candidate.verdict == "open")
-    between = f"above {rate}" if rate else "at any rate"
-    reason = next(each.reason for each in candidates if each.verdict == "open")
+    most = max(candidate.requests for candidate in candidates)
+    reason = next((each.reason for each in candidates if each.verdict == "open"), "more rates to try")
     more = "" if search.repeatable else "; nothing here is drawn, so repeats are the same (--arrival draws)"
-    return f"not resolvable {between} in {most:,} requests: {reason} stays open{more}"
+    failed = "" if answer.missed is None else f"{answer.missed:g} req/s"
+    known = {
+        (True, True): f"kept up to {rate}, missed from {failed}; what is between is ",
+        (True, False): f"kept up to {rate}; what is above is ",
+        (False, True): f"missed from {failed}; what is below is ",
+        (False, False): "",
+    }[bool(rate), bool(failed)]
+    return f"{known}not resolvable in {most:,} requests: {reason}{more}"
 
 
-def _at(found: Found, rate: Fraction) -> Candidate:
-    return next(each for each in found.candidates if each.rate == float(rate))
+def _at(found: Found, rate: float) -> Candidate:
+    return next(each for each in found.candidates if each.rate == rate)
 
 
 def _sentence(each: Evidence) -> str:
@@ -113,6 +118,6 @@ def _overview(found: Sequence[Found]) -> str:
     rows = []
     for each in found:
         answer = each.answer
-        cells = [DASH if rate is None else f"{float(rate):g}" for rate in (answer.rate, answer.missed)]
+        cells = [DASH if rate is None else f"{rate:g}" for rate in (answer.rate, answer.missed)]
         rows.append([each.label, answer.verdict, *cells, f"{each.requests:,}"])
     return table(["setting", "verdict", "kept up to", "missed from", "requests"], rows, left=2)

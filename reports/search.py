@@ -31,10 +31,10 @@ class Answer(msgspec.Struct, frozen=True):
     """
 
     verdict: Literal["found", "never", "always", "open"]
-    rate: Fraction | None
-    missed: Fraction | None
-    open: list[Fraction]
-    kept_above: list[Fraction]
+    rate: float | None
+    missed: float | None
+    open: list[float]
+    kept_above: list[float]
 
 
 def next_rate(verdicts: Verdicts, low: Fraction, high: Fraction, resolution: float) -> Fraction | None:
@@ -91,12 +91,14 @@ def lowest_missed(verdicts: Verdicts) -> Fraction | None:
 def answer(verdicts: Verdicts, resolution: float) -> Answer:
     """What the verdicts amount to, once there is no further rate to try."""
     kept, missed = highest_kept(verdicts), lowest_missed(verdicts)
-    unknown = sorted(rate for rate, verdict in verdicts.items() if verdict == "open")
-    above = sorted(rate for rate, v in verdicts.items() if v == "kept" and kept is not None and rate > kept)
+    unknown = sorted(float(rate) for rate, verdict in verdicts.items() if verdict == "open")
+    all_kept = [rate for rate, verdict in verdicts.items() if verdict == "kept"]
+    above = sorted(float(rate) for rate in all_kept if kept is None or rate > kept)
     if kept is None:
         word: Literal["found", "never", "always", "open"] = "never" if missed == min(verdicts) else "open"
     elif missed is None:
         word = "open" if unknown else "always"
     else:
         word = "found" if missed / kept <= 1 + resolution + 0.005 else "open"  # rates are rounded
-    return Answer(word, kept, missed, unknown, above)
+    rate, failed = (None if found is None else float(found) for found in (kept, missed))
+    return Answer(word, rate, failed, unknown, above)

@@ -94,7 +94,7 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option(
     "--resolution",
     callback=_share,
-    default="2%",
+    default="5%",
     show_default=True,
     metavar="SHARE",
     help="With --find: stop when the rate is known this well.",
@@ -110,7 +110,7 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option(
     "--max-requests",
     type=click.IntRange(1),
-    default=100_000,
+    default=200_000,
     show_default=True,
     metavar="N",
     help="With --find: judge a rate by at most so many requests.",

@@ -145,8 +145,8 @@ def _evidence(requirement: Requirement, i: int, repeats: Sequence[Repeat], sure:
     needed = float(requirement.share)
     found, of_late = share_of_batches(everyone, sure), share_of_batches(late, sure)
     second_half = sum(late) / len(late) if late else None
-    low, high = (found.low, found.high) if found else (0.0, 1.0)
-    late_missed = of_late is not None and of_late.high is not None and of_late.high < needed
+    low, high = (found.low, found.high) if found else (None, None)
+    late_missed = of_late is not None and _side(None, of_late.high, needed, strict=False) == "missed"
     verdict = _side(low, high, needed, requirement.strict and not requirement.statistic)
     if verdict == "kept" and (second_half is None or second_half < needed):
         verdict = "open"
