@@ -18,7 +18,7 @@ from reports.grid import Setting, options_at, rounded
 from reports.points import Server, measured_rows, simulated
 from reports.pool import Map
 from reports.search import Answer, Verdict, answer, next_rate
-from reports.sweep import capacity_rps, draws
+from reports.sweep import capacity_rps, draws, plain
 from reports.trial import Candidate, Repeat, repeat_of, verdict_of
 
 LOWEST, HIGHEST = Fraction(1, 50), Fraction(5, 4)  # of the capacity, where no rates are given
@@ -73,7 +73,7 @@ def find(search: Search, setting: Setting, label: str, out: Path, each: Map, tel
         why = f" ({found.reason})" if found.reason else ""
         tell(f"{label}{': ' * bool(label)}{float(rate):g} req/s {found.verdict}{why}")
     return Found(
-        setting={name: float(v) if isinstance(v, Fraction) else v for name, v in setting.items()},
+        setting={} if search.server and search.server.has_own_settings else plain(setting),
         label=label,
         answer=answer(verdicts, search.resolution),
         requests=sum(candidate.requests for candidate in candidates.values()),
@@ -123,5 +123,5 @@ def _measure(search: Search, setting: Setting, rate: Fraction, seed: int, out: P
     directory = out / "runs" / f"{float(rate):g}-{seed}"
     seen = measured_rows(at, search.server, directory)
     if not search.keep_runs:
-        shutil.rmtree(directory)
+        shutil.rmtree(directory.parent)
     return repeat_of(search.requirements, seen.requests, seen.t_obs_ns, client_limited=seen.client_limited)

@@ -87,6 +87,11 @@ class Server(msgspec.Struct, frozen=True):
     run_words: Sequence[str] = ()
 
     @property
+    def has_own_settings(self) -> bool:
+        """Whether its scheduler is nobody's here to set."""
+        return self.url is not None
+
+    @property
     def shown_url(self) -> str:
         """Without what logs in."""
         if self.url is None:

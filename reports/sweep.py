@@ -80,7 +80,7 @@ def identity(sweep: Sweep) -> dict[str, Any]:
         "version": tool_version(),
         "ledger": {"name": ledger.name, "sha256": ledger.sha256(), "requests": len(ledger.rows)},
         "rates": [rate and float(rate) for rate in sweep.rates],
-        "settings": [scheduler_from(at) for at in meant],
+        "settings": [] if server and server.has_own_settings else [scheduler_from(at) for at in meant],
         "window": window_from(sweep.options),
         "repeats": sweep.repeats,
         "seed": sweep.options["seed"],
@@ -142,26 +142,29 @@ def _task(
 
 def _measure(sweep: Sweep, path: Path, rest: Sequence[Point]) -> Iterator[tuple[Point, dict[str, Any]]]:
     assert sweep.server is not None
+    runs = path / "runs"
     for point in rest:
         at = options_at(sweep.options, sweep.settings[point.setting], point.rate, point.seed)
-        run = run_path(path / "runs", point.index)
+        run = run_path(runs, point.index)
         assert run is not None
         record = measured_point(at, sweep.server, run)
         if not sweep.keep_runs:
-            shutil.rmtree(run)
+            shutil.rmtree(runs)
         yield point, record
 
 
 def curves(sweep: Sweep, records: Sequence[dict[str, Any]]) -> list[Curve]:
     """One for each setting, in their order."""
+    own = sweep.server is not None and sweep.server.has_own_settings
     found: list[list[dict[str, Any]]] = [[] for _ in sweep.settings]
     for record in records:
         found[record["setting"]].append(record)
     return [
-        curve(_plain(setting), label(setting, sweep.axes), of_setting)
+        curve({} if own else plain(setting), label(setting, sweep.axes), of_setting)
         for setting, of_setting in zip(sweep.settings, found, strict=True)
     ]
 
 
-def _plain(setting: Setting) -> dict[str, Any]:
+def plain(setting: Setting) -> dict[str, Any]:
+    """As JSON can say it."""
     return {name: float(value) if isinstance(value, Fraction) else value for name, value in setting.items()}
