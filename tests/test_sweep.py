@@ -1,4 +1,4 @@
-"""`tokentick sweep`: its points are those of `simulate`, it goes on where it stopped, and it finds the knee."""
+"""`tokentick sweep`: its points are those of `simulate`, it goes on where it stopped, it marks the knee."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import COMMAND, json_lines, refused, tokentick
 
 MADE = ("--num-prompts", "300", "--random-input-len", "20", "--random-output-len", "4")
 GRID = (*MADE, "--request-rate", "1:3:0.5", "--policy", "static,chunked", "--max-batch", "2,4")
-M_D_1 = """tick_s = 0.01
+M_D_1 = """tick_s = 0.02
 prefill_tokens_per_tick = 1
 decode_slots = 1
 kv_budget_tokens = 1000
@@ -144,10 +144,10 @@ def test_a_curve_that_ends_before_its_knee_has_none_inside() -> None:
 
 
 def test_a_simulated_single_server_bends_where_m_d_1_does(tmp_path: Path) -> None:
-    """Prompts of 20 tokens at one per 10 ms, Poisson: utilization 2 − √2 is 2.93 req/s."""
+    """Prompts of 10 tokens at one per 20 ms, Poisson: utilization 2 − √2 is 2.93 req/s."""
     (tmp_path / "m_d_1.toml").write_text(M_D_1)
-    lengths = ("--num-prompts", "3000", "--random-input-len", "20", "--random-output-len", "1")
-    rates = ("--request-rate", "1:4.5:0.5")
+    lengths = ("--num-prompts", "1500", "--random-input-len", "10", "--random-output-len", "1")
+    rates = ("--request-rate", "1.5,2.5,3,3.5,4.5")
     made = sweep(tmp_path, "knee", *lengths, *ONE_SERVER, *rates, "--json")
     (curve,) = json.loads(made.stdout)["curves"]
     assert curve["loads"][curve["knee"]]["rate"] == pytest.approx(2.93, abs=0.5)
@@ -157,7 +157,7 @@ def test_a_simulated_single_server_bends_where_m_d_1_does(tmp_path: Path) -> Non
 def test_auto_reaches_from_light_load_to_beyond_capacity(tmp_path: Path) -> None:
     """A server that takes 0.2 s for each completes 5 req/s."""
     (tmp_path / "m_d_1.toml").write_text(M_D_1)
-    lengths = ("--num-prompts", "100", "--random-input-len", "20", "--random-output-len", "1")
+    lengths = ("--num-prompts", "100", "--random-input-len", "10", "--random-output-len", "1")
     made = sweep(tmp_path, "auto", *lengths, *ONE_SERVER, "--request-rate", "auto", "--json")
     rates = json.loads(made.stdout)["rates"]
     assert (rates[0], rates[-1]) == (0.5, 6.0)
