@@ -14,11 +14,11 @@ more than 1 % of what arrived in it; it is missed where it is certain that it gr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import fsum
+from math import fsum, sqrt
 
 import msgspec
 
-from ledgers.intervals import mean_interval, share_of_batches
+from ledgers.intervals import mean_interval, normal_quantile, share_of_batches
 from ledgers.metrics import Observations
 from ledgers.requirements import Requirement, goods, judge, members
 from ledgers.rows import Outcome
@@ -30,13 +30,15 @@ MOST_GROWTH = 0.01  # of the arrivals, in the second half of them
 class Repeat(msgspec.Struct, frozen=True):
     """What one run showed: of each requirement whether each request did its part, in order of arrival.
 
-    Or its figure, where it is no matter of shares; None of one that is beyond all bounds.
+    Or its figure, where it is no matter of shares; None of one that is beyond all bounds. `growth` is of the
+    number in flight in the second half of the arrivals, per arrival, `chance` its least standard deviation.
     """
 
     requests: int
     flags: list[bytes | None]
     values: list[float | None]
     growth: float
+    chance: float = 0.0
     client_limited: bool = False
 
 
@@ -73,11 +75,13 @@ def repeat_of(
     """One run as the requirements see it. InputError if one of them does not fit its requests."""
     statuses = seen.statuses(t_obs_ns)
     figures = judge(requirements, seen, t_obs_ns)
+    growth, chance = _growth(seen, statuses)
     return Repeat(
         requests=len(seen),
         flags=[_flags(requirement, seen, statuses) for requirement in requirements],
         values=[judged.value for judged in figures],
-        growth=_growth(seen, statuses),
+        growth=growth,
+        chance=chance,
         client_limited=client_limited,
     )
 
@@ -91,14 +95,19 @@ def _flags(requirement: Requirement, seen: Observations, statuses: list[Outcome]
     return bytes(goods(requirement, seen, statuses, order))
 
 
-def _growth(seen: Observations, statuses: list[Outcome]) -> float:
-    """By how much more were in flight at the last arrival than half-way, per request that arrived between."""
+def _growth(seen: Observations, statuses: list[Outcome]) -> tuple[float, float]:
+    """By how much more were in flight at the last arrival than half-way, per request that arrived between.
+
+    And the least that this can vary: two counts of a system with a server for everybody are Poisson.
+    """
     arrivals = sorted(seen.known("origin", range(len(seen))))
     middle = len(arrivals) // 2
     if not middle:
-        return 0.0
+        return 0.0, 0.0
     flight = seen.in_flight(statuses)
-    return (flight.at(arrivals[-1]) - flight.at(arrivals[middle - 1])) / (len(arrivals) - middle)
+    half, end = flight.at(arrivals[middle - 1]), flight.at(arrivals[-1])
+    between = len(arrivals) - middle
+    return (end - half) / between, sqrt(end + half) / between
 
 
 def verdict_of(
@@ -131,8 +140,12 @@ def _verdict(
 
 
 def _grows(repeats: Sequence[Repeat], sure: float) -> bool:
-    values = [repeat.growth for repeat in repeats]
-    return len(values) > 1 and mean_interval(values, sure)[0] > MOST_GROWTH
+    """Beyond chance, of which a few repeats that happen to agree say too little."""
+    k, values = len(repeats), [repeat.growth for repeat in repeats]
+    if k < 2:
+        return False
+    chance = normal_quantile(sure) * sqrt(fsum(repeat.chance**2 for repeat in repeats)) / k
+    return min(mean_interval(values, sure)[0], fsum(values) / k - chance) > MOST_GROWTH
 
 
 def _evidence(requirement: Requirement, i: int, repeats: Sequence[Repeat], sure: float) -> Evidence:

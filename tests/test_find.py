@@ -74,13 +74,15 @@ def test_a_search_says_when_the_edge_is_beyond_its_rates() -> None:
     assert answer(searched(lambda rate: "missed"), 0.02).verdict == "never"
 
 
-def repeat(good: int, n: int, *, growth: float = 0.0, late_misses: bool = False) -> Repeat:
+def repeat(
+    good: int, n: int, *, growth: float = 0.0, chance: float = 0.0, late_misses: bool = False
+) -> Repeat:
     """So many of n did their part, the misses evenly spread or at the end."""
     misses = n - good
     flags = bytearray(b"\x01" * n)
     for k in range(misses):
         flags[n - 1 - k if late_misses else k * n // misses] = 0
-    return Repeat(n, [bytes(flags)], [None], growth)
+    return Repeat(n, [bytes(flags)], [None], growth, chance)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,7 @@ def repeat(good: int, n: int, *, growth: float = 0.0, late_misses: bool = False)
         ([repeat(970, 1_000, late_misses=True)], "open"),
         ([repeat(1_000, 1_000, growth=0.05)], "open"),
         ([repeat(1_000, 1_000, growth=g) for g in (0.05, 0.051, 0.049, 0.05)], "missed"),
+        ([repeat(1_000, 1_000, growth=0.02, chance=0.02)] * 2, "open"),
         ([repeat(1_000, 1_000, growth=g) for g in (0.05, -0.05, 0.03, -0.04)], "kept"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -72,16 +71,20 @@ def test_kept_runs_are_run_directories(tmp_path: Path) -> None:
     assert [load["e2e_ms"]["p95"] for load in curve["loads"]] == [each["p95"] for each in found]
 
 
-def test_a_killed_sweep_goes_on(swept: Path, tmp_path: Path) -> None:
-    """After kill -9 and half a line, the same command ends with the bytes of one that was not killed."""
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_that_was_stopped_goes_on(swept: Path, tmp_path: Path, ending: signal.Signals) -> None:
+    """After kill -9 or Ctrl-C, and half a line, the same command ends with the bytes of one that was not."""
     arguments = [*GRID, "--repeats", "2", "--jobs", "2", "--out", "killed"]
-    process = subprocess.Popen([*COMMAND, "sweep", *arguments], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    command = [*COMMAND, "sweep", *arguments]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     points = tmp_path / "killed" / "points.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (points.exists() and points.read_bytes().count(b"\n") >= 4):
         time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.send_signal(ending)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode in (0, -signal.SIGKILL, 130)
+    assert "Traceback" not in said
     done = points.read_bytes().count(b"\n")
     with points.open("ab") as file:
         file.write(b'{"point":')
