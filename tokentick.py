@@ -25,6 +25,7 @@ COMMANDS = {
     "calibrate": "reports.cli:calibrate",
     "report": "reports.show:report",
     "compare": "reports.compare_cli:compare_command",
+    "sweep": "reports.sweep_cli:sweep",
     "trace": "ledgers.trace_cli:trace",
 }
 

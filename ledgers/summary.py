@@ -115,6 +115,24 @@ def summarize(run: Run) -> dict[str, Any]:
     return built
 
 
+def summarize_requests(seen: Observations, t_obs_ns: int) -> dict[str, Any]:
+    """What a summary says of the requests: of a run that has no directory, but lost no row."""
+    statuses, window = seen.statuses(t_obs_ns), (0, t_obs_ns)
+    whole = _Group(seen, range(len(seen)), statuses, window)
+    flight = seen.in_flight(statuses)
+    summary = {
+        "window_s": t_obs_ns / NS_PER_S,
+        "arrivals_s": seen.last_offered_ns / NS_PER_S,
+        **whole.figures(None),
+        **whole.until(seen.last_offered_ns),
+        "concurrency_mean": flight.mean(0, t_obs_ns),
+        "concurrency_peak": flight.peak(),
+        "by_class": _by_class(seen, statuses, window),
+    }
+    built: dict[str, Any] = msgspec.to_builtins(summary)
+    return built
+
+
 class _Seen:
     """One pass over the rows of a run; one more before it, where requests are to be left out.
 

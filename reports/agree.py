@@ -60,8 +60,8 @@ def agree(replay: Replay) -> Agreement:
 
     InputError if `out` cannot be used, TargetError if a process does not do its part.
     """
-    planned_path = _write_planned(replay)
-    with mock_server(_serve_arguments(replay)) as url:
+    planned_path = write_planned(replay)
+    with mock_server(serve_arguments(replay)) as url:
         load_generator(_run_arguments(replay, planned_path, url))
     _simulate(replay, "simulated", replay.ledger, {})
     served = Run(replay.out / "served")
@@ -83,7 +83,7 @@ def overall(verdicts: list[Verdict]) -> Verdict:
     return "agree"
 
 
-def _write_planned(replay: Replay) -> Path:
+def write_planned(replay: Replay) -> Path:
     """What the processes are given: the ledger with its final arrivals (native format), hardware, classes."""
     path = replay.out / f"{file_stem(Path(replay.ledger.name).stem)}.jsonl"
     make_empty(replay.out)
@@ -99,7 +99,7 @@ def _write_planned(replay: Replay) -> Path:
     return path
 
 
-def _serve_arguments(replay: Replay) -> list[str]:
+def serve_arguments(replay: Replay) -> list[str]:
     settings = replay.settings
     limits = {"--max-queue": settings.max_queue, "--max-model-len": settings.max_model_len}
     return [
@@ -113,7 +113,7 @@ def _serve_arguments(replay: Replay) -> list[str]:
         f"--out={replay.out / 'served'}",
         "--record-tokens",
         "--record-events",
-        *_window_arguments(replay.window),
+        *window_arguments(replay.window),
     ]
 
 
@@ -123,21 +123,21 @@ def _run_arguments(replay: Replay, planned: Path, url: str) -> list[str]:
         f"--base-url={url}",
         f"--seed={replay.seed}",
         f"--out={replay.out / 'measured'}",
-        f"--num-warmups={WARM_UPS if _any_fits(replay) else 0}",
+        f"--num-warmups={WARM_UPS if any_fits(replay) else 0}",
         "--reset-mock",
         "--record-tokens",
         "--no-cut",
-        *_window_arguments(replay.window),
+        *window_arguments(replay.window),
     ]
 
 
-def _any_fits(replay: Replay) -> bool:
+def any_fits(replay: Replay) -> bool:
     """Whether the mock will take any request at all; a warm-up that it refuses would end the run."""
     scheduler = make_scheduler(replay.settings)
     return any(row.prompt_tokens + row.output_tokens <= scheduler.max_model_len for row in replay.ledger.rows)
 
 
-def _window_arguments(window: WindowSettings) -> list[str]:
+def window_arguments(window: WindowSettings) -> list[str]:
     slo = {"ttft": window.slo.ttft_ms, "tpot": window.slo.tpot_ms, "e2e": window.slo.e2e_ms}
     words = [f"{name}:{bound!r}" for name, bound in slo.items() if bound is not None]
     tail = "drain" if window.tail_ns == "drain" else seconds(window.tail_ns)

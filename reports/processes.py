@@ -54,10 +54,14 @@ def _blamed_on_server(process: subprocess.Popen[bytes], errors: IO[bytes]) -> It
         raise
 
 
-def load_generator(arguments: Sequence[str]) -> None:
-    """Runs `tokentick run` to its end. Interrupting this process interrupts that one."""
+def load_generator(arguments: Sequence[str], *, with_key: bool = False) -> None:
+    """Runs `tokentick run` to its end. Interrupting this process interrupts that one.
+
+    `with_key`: it may have the API key of the environment.
+    """
     with tempfile.TemporaryFile() as errors:
-        process = _start(["run", *arguments, "--quiet"], stdout=subprocess.DEVNULL, stderr=errors)
+        streams = {"stdout": subprocess.DEVNULL, "stderr": errors}
+        process = _start(["run", *arguments, "--quiet"], with_key=with_key, **streams)
         try:
             code = process.wait()
         except KeyboardInterrupt:
@@ -79,19 +83,19 @@ def _pass_on_interrupts(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _start(arguments: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
-    environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+def _start(arguments: Sequence[str], *, with_key: bool = False, **streams: Any) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if with_key or name != "OPENAI_API_KEY"}
     return subprocess.Popen(
         [sys.executable, "-m", "tokentick", *arguments],
         stdin=subprocess.DEVNULL,
         env=environment,
         start_new_session=True,  # Ctrl-C is ours to pass on, in the right order
-        preexec_fn=partial(_end_with_parent, os.getpid()) if sys.platform == "linux" else None,
+        preexec_fn=partial(end_with_parent, os.getpid()) if sys.platform == "linux" else None,
         **streams,
     )
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Should the parent be killed, the kernel stops the child too; it may be gone already."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:

@@ -1,0 +1,104 @@
+"""Which rate to try next, and what the verdicts so far amount to. Pure: knows rates and verdicts only.
+
+Bisection, but without taking for granted that what is missed at one rate is missed at every higher one: rates
+below and above the answer are tried as well, and a miss below it moves the answer down. A rate whose verdict
+stays open counts for neither side, so the answer can be a pair of rates with an open question between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from math import sqrt
+from typing import Literal
+
+import msgspec
+
+from reports.grid import rounded
+
+Verdict = Literal["kept", "missed", "open"]
+Verdicts = Mapping[Fraction, Verdict]
+CHECKS_BELOW = (Fraction(9, 10), Fraction(3, 4), Fraction(1, 2))
+CHECKS_ABOVE = (Fraction(11, 10), Fraction(5, 4), Fraction(3, 2))
+MOST_RATES = 60
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """`rate` is the highest that was kept with none below it that was not, `missed` the lowest missed.
+
+    `found`: the two are as close as was asked. `never`: not even the lowest rate was kept. `always`: the
+    highest was. `open`: too few requests to tell.
+    """
+
+    verdict: Literal["found", "never", "always", "open"]
+    rate: float | None
+    missed: float | None
+    open: list[float]
+    kept_above: list[float]
+
+
+def next_rate(verdicts: Verdicts, low: Fraction, high: Fraction, resolution: float) -> Fraction | None:
+    """The next rate to try between the two; None if there is nothing more to learn."""
+    for end in (low, high):
+        if end not in verdicts:
+            return end
+    if len(verdicts) >= MOST_RATES:
+        return None
+    return _between(verdicts, resolution) or _check(verdicts, low, high)
+
+
+def _between(verdicts: Verdicts, resolution: float) -> Fraction | None:
+    """The middle of the gap above the highest kept, else of that below the lowest missed, if too wide."""
+    kept, missed = highest_kept(verdicts), lowest_missed(verdicts)
+    gaps = []
+    if kept is not None:
+        gaps.append((kept, min((rate for rate in verdicts if rate > kept), default=kept)))
+    if missed is not None:
+        gaps.append((max((rate for rate in verdicts if rate < missed), default=missed), missed))
+    for below, above in gaps:
+        middle = rounded(sqrt(below * above))
+        if above / below > 1 + resolution and middle not in verdicts and below < middle < above:
+            return middle
+    return None
+
+
+def _check(verdicts: Verdicts, low: Fraction, high: Fraction) -> Fraction | None:
+    """A rate further away on either side, to see that it is as it seems."""
+    kept, missed = highest_kept(verdicts), lowest_missed(verdicts)
+    wanted = [kept * factor for factor in CHECKS_BELOW] if kept is not None else []
+    wanted += [missed * factor for factor in CHECKS_ABOVE] if missed is not None else []
+    for rate in map(rounded, map(float, wanted)):
+        if low < rate < high and not _tried_nearby(verdicts, rate):
+            return rate
+    return None
+
+
+def _tried_nearby(verdicts: Verdicts, rate: Fraction) -> bool:
+    return any(Fraction(95, 100) < tried / rate < Fraction(105, 100) for tried in verdicts)
+
+
+def highest_kept(verdicts: Verdicts) -> Fraction | None:
+    """Of those below the lowest that was not kept."""
+    limit = min((rate for rate, verdict in verdicts.items() if verdict != "kept"), default=None)
+    kept = (rate for rate, verdict in verdicts.items() if verdict == "kept")
+    return max((rate for rate in kept if limit is None or rate < limit), default=None)
+
+
+def lowest_missed(verdicts: Verdicts) -> Fraction | None:
+    return min((rate for rate, verdict in verdicts.items() if verdict == "missed"), default=None)
+
+
+def answer(verdicts: Verdicts, resolution: float) -> Answer:
+    """What the verdicts amount to, once there is no further rate to try."""
+    kept, missed = highest_kept(verdicts), lowest_missed(verdicts)
+    unknown = sorted(float(rate) for rate, verdict in verdicts.items() if verdict == "open")
+    all_kept = [rate for rate, verdict in verdicts.items() if verdict == "kept"]
+    above = sorted(float(rate) for rate in all_kept if kept is None or rate > kept)
+    if kept is None:
+        word: Literal["found", "never", "always", "open"] = "never" if missed == min(verdicts) else "open"
+    elif missed is None:
+        word = "open" if unknown else "always"
+    else:
+        word = "found" if missed / kept <= 1 + resolution + 0.005 else "open"  # rates are rounded
+    rate, failed = (None if found is None else float(found) for found in (kept, missed))
+    return Answer(word, rate, failed, unknown, above)

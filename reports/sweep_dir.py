@@ -1,0 +1,94 @@
+"""The directory of a sweep: `sweep.json` says what it is, `points.jsonl` has a line for each point done.
+
+Points are appended in the order of the grid, each with one write to the kernel, so that a sweep killed at any
+moment has every point that it finished, and the same command goes on behind them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ledgers.errors import InputError
+from ledgers.rows import encode
+from ledgers.rundir import make_empty, write_json
+
+SCHEMA = 1
+SWEEP_FILE, POINTS_FILE = "sweep.json", "points.jsonl"
+
+
+class SweepDirectory:
+    """Made, or opened where a sweep of the same settings has stopped. `done`: the points that are there."""
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        """InputError if the directory holds anything else, another sweep, or one that is running."""
+        self.path = path
+        self.settings: dict[str, Any] = msgspec.json.decode(encode({"schema": SCHEMA, **settings}))
+        found = _settings(path / SWEEP_FILE)
+        if found is None:
+            make_empty(path)
+            write_json(path / SWEEP_FILE, self.settings)
+        elif found != self.settings:
+            raise InputError(f"--out {path}: is of another sweep ({_difference(found, self.settings)})")
+        self._file = self._open()
+        self.done = self._read()
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add the next point."""
+        data = encode(record) + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            raise InputError(f"{self.path / POINTS_FILE}: {error.strerror}") from None
+        self.done.append(record)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _open(self) -> int:
+        path = self.path / POINTS_FILE
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise InputError(f"--out {self.path}: another process is at work on it") from None
+        return file
+
+    def _read(self) -> list[dict[str, Any]]:
+        """What is there; half a line at the end, of a point that was being written, is dropped."""
+        path = self.path / POINTS_FILE
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        os.ftruncate(self._file, len(whole))
+        try:
+            done = [msgspec.json.decode(line, type=dict[str, Any]) for line in whole.splitlines()]
+        except msgspec.DecodeError as error:
+            raise InputError(f"{path}: {error}") from None
+        if [record.get("point") for record in done] != list(range(len(done))):
+            raise InputError(f"{path}: its points are not those of {SWEEP_FILE}, in their order")
+        return done
+
+
+def _settings(path: Path) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return f"it differs in {', '.join(names)}"
