@@ -78,10 +78,11 @@ def planned(rate: float, output: Lengths, seed: int, prompt: Lengths | None = No
 
 
 def run(
-    settings: SchedulerSettings, requests: list[RequestRow], on_tick: Callable[[TickRow], None] |
-    None = None ) -> list[RequestRow]: """The rows in order of arrival.""" rows =
-    simulate(make_scheduler(settings), requests, on_tick=on_tick) return sorted(rows, key=lambda
-    row: row.id)
+    settings: SchedulerSettings, requests: list[RequestRow], on_tick: Callable[[TickRow], None] | None = None
+) -> list[RequestRow]:
+    """The rows in order of arrival."""
+    rows = simulate(make_scheduler(settings), requests, on_tick=on_tick)
+    return sorted(rows, key=lambda row: row.id)
 
 
 def queue_delay_s(rows: list[RequestRow]) -> Interval:
@@ -262,9 +263,9 @@ def stationary(states: list[State], moves: Callable[[State], Moves]) -> dict[Sta
                     row[j] = row.get(j, 0) + row[n] * chance
     weights = [1.0]
     for n in range(1, len(states)):
-        weights.append(sum(weight * row.get(n, 0) for weight, row in zip(weights, matrix,
-        strict=False))) total = sum(weights) return {state: weight / total for state, weight in
-        zip(states, weights, strict=True)}
+        weights.append(sum(weight * matrix[k].get(n, 0) for k, weight in enumerate(weights)))
+    total = sum(weights)
+    return {state: weight / total for state, weight in zip(states, weights, strict=True)}
 
 
 def waiting(chain: dict[State, float]) -> float:
