@@ -131,6 +131,13 @@ class _Texts(Sequence[str | None]):
         text = self._bytes[begin : self._ends[place]]
         return None if text == _NO_TEXT else text.decode(errors="surrogatepass")
 
+    def __iter__(self) -> Iterator[str | None]:
+        begin = 0
+        for end in self._ends:  # faster than place by place
+            text = self._bytes[begin:end]
+            yield None if text == _NO_TEXT else text.decode(errors="surrogatepass")
+            begin = end
+
 
 class Table:
     """Records of these fields: what is appended as a row is read as columns."""
@@ -156,6 +163,14 @@ class Table:
         """Keep the records at `indices`, in this order."""
         self._settle()
         self._columns = {field: column.take(indices) for field, column in self._columns.items()}
+
+    def replace(self, field: str, values: Iterable[Any]) -> None:
+        """Put other values, one for each record, into a field."""
+        self._settle()
+        column = Column(values)
+        if len(column) != len(self):
+            raise ValueError(f"{len(column)} values for {len(self)} records")
+        self._columns[field] = column
 
     def _settle(self) -> None:
         if self._pending:

@@ -29,6 +29,10 @@ class InFlight:
         """How many were in flight at an instant; one that leaves then has left, one that arrives is here."""
         return bisect_right(self._arrivals, time_ns) - bisect_right(self._departures, time_ns)
 
+    def arrived(self, begin_ns: int, end_ns: int) -> int:
+        """How many came after an instant and up to another."""
+        return bisect_right(self._arrivals, end_ns) - bisect_right(self._arrivals, begin_ns)
+
     def mean(self, begin_ns: int, end_ns: int) -> float | None:
         """The time average over an interval; None if it is empty."""
         if end_ns <= begin_ns:
@@ -36,8 +40,13 @@ class InFlight:
         arrived, left = (_time_after(times, begin_ns, end_ns) for times in (self._arrivals, self._departures))
         return (arrived - left) / (end_ns - begin_ns)
 
-    def peak(self) -> int:
-        """The most at once; a departure at the same instant counts before an arrival."""
+    def peak(self, begin_ns: int | None = None, end_ns: int | None = None) -> int:
+        """The most at once, in an interval perhaps; of one instant a departure counts before an arrival."""
+        if begin_ns is not None and end_ns is not None:
+            inside = self._arrivals[
+                bisect_right(self._arrivals, begin_ns) : bisect_right(self._arrivals, end_ns)
+            ]
+            return max(map(self.at, [begin_ns, *inside]))
         most = left = 0
         for arrived, time in enumerate(self._arrivals, 1):
             while left < arrived and self._departures[left] <= time:
@@ -67,9 +76,15 @@ class LittlesLaw(msgspec.Struct, frozen=True):
 
 
 def littles_law(
-    flight: InFlight, t_obs_ns: int, last_arrival_ns: int, e2e_ns: Sequence[int], others: Mapping[str, int]
+    flight: InFlight,
+    t_obs_ns: int,
+    last_arrival_ns: int,
+    e2e_ns: Sequence[int],
+    others: Mapping[str, int],
+    *,
+    begin_ns: int = 0,
 ) -> LittlesLaw | None:
-    """Compare L with X·W over the window [0, T_obs]; None if it is empty.
+    """Compare L with X·W over the window [begin, T_obs]; None if it is empty.
 
     `e2e_ns` are the completed requests'; `others` counts, by outcome, those in flight that did not complete.
     Times in flight add up to L·T_obs, those of the completed to X·W·T_obs; so what separates the two is the
@@ -78,34 +93,34 @@ def littles_law(
     within 5 %. J. D. C. Little, A proof for the queuing formula L = λW, Operations Research 9 (1961),
     383-387.
     """
-    mean = flight.mean(0, t_obs_ns)
+    mean = flight.mean(begin_ns, t_obs_ns)
     if mean is None:
         return None
-    product = sum(e2e_ns) / t_obs_ns
-    stable, stability = _stability(flight, last_arrival_ns)
+    product = sum(e2e_ns) / (t_obs_ns - begin_ns)
+    stable, stability = _stability(flight, begin_ns, last_arrival_ns)
     close = abs(mean - product) <= TOLERANCE * mean
     return LittlesLaw(
         concurrency_mean=mean,
-        throughput_rps=len(e2e_ns) * 1e9 / t_obs_ns,
+        throughput_rps=len(e2e_ns) * 1e9 / (t_obs_ns - begin_ns),
         e2e_mean_s=sum(e2e_ns) / len(e2e_ns) / 1e9 if e2e_ns else None,
         product=product if e2e_ns else None,
         applies=bool(stable and close and e2e_ns),
         stable=stable,
-        grew_share=_grew_share(flight, t_obs_ns),
+        grew_share=_grew_share(flight, begin_ns, t_obs_ns),
         in_flight_at_end=others.get("unfinished", 0),
         reasons=[stability, _edges(mean, product, others)],
     )
 
 
-def _grew_share(flight: InFlight, t_obs_ns: int) -> float:
+def _grew_share(flight: InFlight, begin_ns: int, t_obs_ns: int) -> float:
     """The share of equal slices of the window at whose end more were in flight than at their start."""
-    levels = [flight.at(t_obs_ns * i // SLICES) for i in range(SLICES + 1)]
+    levels = [flight.at(begin_ns + (t_obs_ns - begin_ns) * i // SLICES) for i in range(SLICES + 1)]
     return sum(after > before for before, after in pairwise(levels)) / SLICES
 
 
-def _stability(flight: InFlight, last_arrival_ns: int) -> tuple[bool | None, str]:
-    middle = last_arrival_ns // 2
-    first, second = flight.mean(0, middle), flight.mean(middle, last_arrival_ns)
+def _stability(flight: InFlight, begin_ns: int, last_arrival_ns: int) -> tuple[bool | None, str]:
+    middle = (begin_ns + last_arrival_ns) // 2
+    first, second = flight.mean(begin_ns, middle), flight.mean(middle, last_arrival_ns)
     if first is None or second is None:
         return None, "stable or not is unknown: the arrivals have no span"
     stable = second <= GROWTH * first

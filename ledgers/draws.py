@@ -1,4 +1,4 @@
-"""Draws of the exponential and gamma distributions, the same on every machine and in every Python.
+"""Draws of the exponential, normal and gamma distributions, the same on every machine and in every Python.
 
 Pure. Of `random.Random`, Python promises only that `random()` keeps its sequence; and a C library's logarithm
 may differ in its last bit, with it a nanosecond, and after a rejection all that follows. Only +, -, *, / and
@@ -27,15 +27,15 @@ def gamma(random: Random, shape: float) -> float:
     d = shape - 1 / 3
     c = 1 / sqrt(9 * d)
     while True:
-        x = _normal(random)
+        x = normal(random)
         root = 1 + c * x
         v = root * root * root
         if v > 0 and log(1 - random.random()) < x * x / 2 + d - d * v + d * log(v):
             return d * v
 
 
-def _normal(random: Random) -> float:
-    """By the polar method."""
+def normal(random: Random) -> float:
+    """With mean 0 and deviation 1, by the polar method."""
     while True:
         x, y = 2 * random.random() - 1, 2 * random.random() - 1
         square = x * x + y * y
@@ -56,7 +56,7 @@ def log(x: float) -> float:
 
 
 def exp(x: float) -> float:
-    """For x up to 0: e^x = 2^n e^r, with an r near 0, whose Taylor series soon ends."""
+    """For x up to 700: e^x = 2^n e^r, with an r near 0, whose Taylor series soon ends."""
     n = round(x / _LN_2)
     r, total = x - n * _LN_2, 1.0
     for k in _EXP_TERMS:

@@ -86,31 +86,53 @@ class Intake:
     also for what would be left out.
     """
 
-    def __init__(self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool) -> None:
+    def __init__(
+        self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool, *, waits: bool = True
+    ) -> None:
+        """`waits`: a turn with a think time needs no time of its own."""
         self.count = 0
         self.skipped: Counter[str] = Counter()
         self.clock = Clock()
         self._source = source
         self._rows = rows
         self._strict = strict
+        self._waits = waits
+        self._times_of_session: dict[str, tuple[Time | None, Fraction | None]] = {}
         self._beyond = 0
         self._line_of_id: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Numbered]:
         before, alike = None, (False, False, False)
-        for row in self._rows:
-            if isinstance(row, Skipped) or not (row.prompt_tokens and row.output_tokens):
-                self._skip(row)
+        for given in self._rows:
+            if isinstance(given, Skipped) or not (given.prompt_tokens and given.output_tokens):
+                self._skip(given)
                 continue
+            row = self._timed(given)
             if row.id is not None:
                 self._check_id(row.id, row.line)
             gaps = row.id is None, row.time_ns is None, row.at is None
             if before is not None and gaps != alike:
                 raise self._unlike(before, row)
-            self.clock.see(time_of(row), row.line)
-            before, alike = row, gaps
+            if row is given:
+                self.clock.see(time_of(row), row.line)
+                before, alike = row, gaps
             self.count += 1
             yield self.count, self._within_prompt(row)
+
+    def _timed(self, row: TraceRow) -> TraceRow:
+        """A turn without a time gets the earliest possible, which is what orders it among the others."""
+        session = row.session
+        if not self._waits or session is None:
+            return row
+        earlier = self._times_of_session.get(session)
+        if earlier is not None and row.think_ns is not None and row.time_ns is row.at is None:
+            time_ns, at = earlier
+            if time_ns is not None:
+                row = msgspec.structs.replace(row, time_ns=time_ns + row.think_ns)
+            elif at is not None:
+                row = msgspec.structs.replace(row, at=at)
+        self._times_of_session[session] = (row.time_ns, row.at)
+        return row
 
     def notes(self) -> list[str]:
         notes = [f"{_rows(count)} left out: {reason}" for reason, count in self.skipped.items()]

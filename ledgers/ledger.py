@@ -82,6 +82,8 @@ class Ledger(msgspec.Struct, kw_only=True):
         digest = hashlib.sha256()
         for row in self.rows:
             digest.update(encode((row.id, row.prompt_tokens, row.output_tokens, row.prompt, row.arrival_ns)))
+            if row.think_ns is not None:
+                digest.update(encode((row.session, row.think_ns)))
             shared = (row.prefix, row.prefix_tokens, row.hash_ids, row.block_tokens)
             if any(shared):
                 digest.update(encode(shared))

@@ -15,16 +15,19 @@ from importlib.resources import files
 from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from ledgers.arrivals import PROCESSES, Pacing, Rate, replay, stretch, usual_process
 from ledgers.columns import Column, Table
 from ledgers.errors import InputError
-from ledgers.formats import HEAD_BYTES, choose_format
+from ledgers.formats import HEAD_BYTES, choose_format, rundir
 from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow
+from ledgers.formats.mapped import Columns
 from ledgers.intake import Intake
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
+from ledgers.sessions import Turns, linked
+from ledgers.shaping import Shaping
 from ledgers.taken import Taken
 from ledgers.timing import Timing, at_once, draw_timing
 from ledgers.units import NS_PER_S, to_ns
@@ -32,12 +35,14 @@ from ledgers.units import NS_PER_S, to_ns
 TOY = "toy"
 MOST_SPAN_NS = 10**18  # 31 years; 64 bits hold nine times as much
 LENGTHS = ("prompt_tokens", "output_tokens")
+Sessions = Literal["wait", "replay"]
 
 
 def load_ledger(
     source: str,
     *,
     trace_format: str | None = None,
+    columns: Columns | None = None,
     request_rate: Rate | None = None,
     speed: Fraction = Fraction(1),
     num_prompts: int | None = None,
@@ -46,30 +51,43 @@ def load_ledger(
     seed: int = 0,
     stages: Profile | None = None,
     strict: bool = False,
+    sessions: Sessions | None = None,
+    shaping: Shaping | None = None,
 ) -> Ledger:
-    """The ledger of a trace file, or of `toy`.
+    """The ledger of a trace file, of a run directory, or of `toy`; `columns` name what a trace's are.
 
-    The first `num_prompts` rows in order of time are taken, then their times are stretched to `request_rate`
-    (req/s), or divided by `speed`. An `arrival` process needs a rate or `stages`, and replaces the times that
-    a file may have; rows that would come after the stages are left out. Rows of a trace that have no tokens
-    are left out; `strict` refuses them. Requests without an id are numbered in order of the file. InputError
-    says what in the file, or in the arguments, cannot be used.
+    The first `num_prompts` rows in order of time are taken (a `shaping` has a number of its own, and may do
+    more), then their times are stretched to `request_rate` (req/s), or divided by `speed`. An `arrival`
+    process needs a rate or `stages`, and replaces the times that a file may have; rows that would come after
+    the stages are left out. Rows of a trace that have no tokens are left out; `strict` refuses them. Requests
+    without an id are numbered in order of the file. Turns with a think time wait for the one before, unless
+    `sessions` are to be replayed at the trace's own times; then the rate, the process or the stages are those
+    of the other requests. InputError says what in the file, or in the arguments, cannot be used.
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
-    with read_trace(source, trace_format) as (_, rows):
-        intake = Intake(source, rows, strict)
-        taken = Taken(num_prompts)
+    shaping = shaping or Shaping(num_prompts=num_prompts)
+    with read_trace(source, trace_format, columns) as (_, rows):
+        intake = Intake(source, rows, strict, waits=sessions != "replay")
+        taken = Taken(shaping.most)
         for number, row in intake:
             taken.add(number, row)
         taken.sort()
-    notes = intake.notes() + _length_notes(taken)
+    notes = intake.notes()
     if not taken:
         raise InputError(": ".join([source, "no request in it", *notes]))
-    if num_prompts is not None and num_prompts > len(taken):
-        notes.append(f"{num_prompts} requests asked for, the ledger has {len(taken)}")
+    notes += shaping.apply(taken, intake.count, seed)
+    notes += _length_notes(taken)
     name = TOY if source == TOY else Path(source).name
-    timing = _timing(name, taken, pacing)
-    return _plan(name, taken["number"], intake.count, taken.planned(), timing, notes)
+    count = intake.count * shaping.times
+    planned = taken.planned()
+    thinks_ns = planned.pop("think_ns", None)
+    before = linked(taken["session"], thinks_ns) if thinks_ns and sessions != "replay" else None
+    if before is not None and thinks_ns is not None:
+        turns = Turns(before, thinks_ns, pacing.speed)
+        return _plan_turns(name, taken, turns, count, planned, pacing, notes)
+    if sessions == "wait":
+        raise InputError(f"{name}: --sessions wait: no turn of a session has a think time")
+    return plan(name, taken["number"], count, planned, _timing(name, taken, pacing), notes)
 
 
 def make_ledger(
@@ -106,7 +124,7 @@ def make_ledger(
     for _ in numbers:
         lengths.append([random.randint(least, most) for least, most in ranges])
     columns = {field: lengths[field] for field in LENGTHS}
-    ledger = _plan("random", numbers, num_prompts or len(numbers), columns, timing, [])
+    ledger = plan("random", numbers, num_prompts or len(numbers), columns, timing, [])
     ledger.made = True
     return ledger
 
@@ -130,11 +148,11 @@ def _length_range(length: int, ratio: Fraction) -> tuple[int, int]:
 
 @contextmanager
 def read_trace(
-    source: str, trace_format: str | None = None
+    source: str, trace_format: str | None = None, columns: Columns | None = None
 ) -> Iterator[tuple[str, Iterator[TraceRow | Skipped]]]:
     """The name of a trace's format, and its records as they stream by. InputError as for `load_ledger`."""
     with _opened(source) as file:
-        form = choose_format(file, source, trace_format)
+        form = choose_format(file, source, trace_format, columns)
         yield form.name, form.read(file, source)
 
 
@@ -151,7 +169,16 @@ def _open(source: str) -> BufferedReader:
     if source == TOY:
         # The buffered reader is what formats expect, wherever the package's data lies.
         return BufferedReader(BytesIO((files("ledgers") / "data" / "toy_ledger.csv").read_bytes()))
+    if Path(source).is_dir():
+        source = _rows_of_run(source)
     return BufferedReader(_WholeReads(source), HEAD_BYTES)
+
+
+def _rows_of_run(directory: str) -> str:
+    rows = Path(directory) / rundir.ROWS
+    if not rows.exists():
+        raise InputError(f"{directory}: a directory, but no run directory (it has no {rundir.ROWS})")
+    return str(rows)
 
 
 class _WholeReads(FileIO):
@@ -172,19 +199,24 @@ def _length_notes(taken: Taken) -> list[str]:
     return [f"{prompts} another length by the mock's own count (agree and simulate need that one)"]
 
 
-def _plan(
+def plan(
     name: str,
     numbers: Sequence[int],
     count: int,
     columns: dict[str, Column],
     timing: Timing,
     notes: list[str],
+    arrivals: Sequence[int] | None = None,
 ) -> Ledger:
-    """Columns in order of time as a ledger of `count` numbers; rows behind the last arrival are left out."""
-    arrivals = timing.arrivals
+    """Columns in order of time as a ledger of `count` numbers; rows behind the last arrival are left out.
+
+    `arrivals` are those of all rows, where the timing is of the first turns alone.
+    """
+    first_turns = "" if arrivals is None else "first turns: "
+    arrivals = timing.arrivals if arrivals is None else arrivals
     if arrivals[-1] > MOST_SPAN_NS:
         raise InputError(f"{name}: its last request would arrive later than {MOST_SPAN_NS // NS_PER_S:,} s")
-    notes = [*notes, *timing.notes, f"{timing.origin}: {_span_text(arrivals)}"]
+    notes = [*notes, *timing.notes, f"{first_turns}{timing.origin}: {_span_text(timing.arrivals)}"]
     if (arrived := len(arrivals)) < len(numbers):
         numbers = numbers[:arrived]
         columns = {name: column[:arrived] for name, column in columns.items()}
@@ -193,15 +225,38 @@ def _plan(
     return Ledger(name=name, rows=rows, notes=notes)
 
 
-def _timing(name: str, taken: Taken, pacing: Pacing) -> Timing:
-    """When rows of a trace, in order of time, arrive."""
+def _plan_turns(
+    name: str,
+    taken: Taken,
+    turns: Turns,
+    count: int,
+    columns: dict[str, Column],
+    pacing: Pacing,
+    notes: list[str],
+) -> Ledger:
+    """The same where turns wait: the timing is of those that do not, and tells the earliest of the others."""
+    timing = _timing(name, taken, pacing, turns.first)
+    order, arrivals = turns.in_order(timing.arrivals)
+    labels = list(taken["session"])
+    turns.check(name, order, labels, taken["turn"])
+    columns = {**columns, "think_ns": turns.thinks_ns}
+    columns = {field: column.take(order) for field, column in columns.items()}
+    numbers = taken["number"].take(order)
+    return plan(name, numbers, count, columns, timing, [*notes, turns.note(labels)], arrivals)
+
+
+def _timing(name: str, taken: Taken, pacing: Pacing, which: Column | None = None) -> Timing:
+    """When rows of a trace, in order of time, arrive: all, or the ones at the places `which`."""
     rate = pacing.request_rate
     times = taken.times
+    count = len(taken) if which is None else len(which)
     _check_times(name, taken, pacing)
     if pacing.process is not None:
-        return draw_timing(pacing.process, len(taken), pacing)
+        return draw_timing(pacing.process, count, pacing)
     if rate == "inf" or times is None:
-        return at_once(len(taken))
+        return at_once(count)
+    if which is not None:
+        times = times.take(which)
     if rate is None:
         return Timing(f"trace times at speed {float(pacing.speed):g}", replay(times, pacing.speed))
     return Timing("times stretched", stretch(times, rate))

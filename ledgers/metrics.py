@@ -340,6 +340,10 @@ class Observations:
             return range(len(self))
         return array("i", (i for i, again in enumerate(self._retries) if not again))
 
+    def by_arrival(self, indices: Sequence[int]) -> Sequence[int]:
+        """`indices` in order of arrival, ties in order of the rows; those of unknown arrival first."""
+        return array("i", sorted(indices, key=self._columns["origin"].cells.__getitem__))
+
     def known(self, name: str, indices: Iterable[int]) -> list[int]:
         """The values of a column at `indices`, without those that are not known."""
         return self._columns[name].known(indices)

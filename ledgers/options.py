@@ -7,6 +7,7 @@ A command takes its options as one mapping (`**options`) and hands it to `ledger
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from ledgers.arrivals import PROCESSES, Rate
 from ledgers.errors import InputError
 from ledgers.formats import FORMATS
 from ledgers.formats.fields import shown
+from ledgers.formats.mapped import Columns, parse_columns
 from ledgers.ledger import Ledger
 from ledgers.load import TOY, load_ledger, make_ledger
 from ledgers.profile import Profile, parse_stages
@@ -29,7 +31,9 @@ from ledgers.settings import (
     load_hardware,
     parse_slo,
 )
+from ledgers.shaping import Shaping
 from ledgers.traffic import load_traffic
+from ledgers.trim import Warmup
 from ledgers.units import exact, to_ns
 
 Options = Mapping[str, Any]
@@ -65,6 +69,10 @@ def _stages(ctx: click.Context, param: click.Parameter, value: str | None) -> Pr
     return None if value is None else parse_stages(value)
 
 
+def _columns(ctx: click.Context, param: click.Parameter, value: str | None) -> Columns | None:
+    return None if value is None else parse_columns(value)
+
+
 class Words(click.Option):
     """An option that takes the words behind its first one too: `--goodput ttft:200 tpot:50`."""
 
@@ -83,13 +91,15 @@ def _with_following_bounds(process: Callable[[str, Any], None]) -> Callable[[str
     return process_all
 
 
-_LEDGER_OPTIONS = (
-    click.argument("ledger", required=False),
-    click.option(
-        "--trace-format",
-        type=click.Choice(list(FORMATS)),
-        help="Read LEDGER in this format (else: detected).",
-    ),
+columns_option = click.option(
+    "--columns",
+    metavar="time=NAME,prompt=NAME,output=NAME,unit=UNIT",
+    callback=_columns,
+    help="Read the file, any CSV, JSONL or Parquet, by these columns; also id=, session=, turn=, class=. "
+    "The unit of time is ns, us, ms, s or iso (docs/traces.md).",
+)
+
+_ARRIVAL_OPTIONS = (
     click.option(
         "--request-rate",
         "--rate",
@@ -104,13 +114,6 @@ _LEDGER_OPTIONS = (
         help="Draw the arrivals at rates that change, in place of --request-rate and of the trace's times: "
         "5:30,5-50:60,50:30 is 5 req/s for 30 s, a ramp to 50 in 60 s, and 50 for 30 s; a rate of 0 is a "
         "pause. What does not fit is left out. Poisson, if --arrival names no other process.",
-    ),
-    click.option(
-        "--speed",
-        metavar="FACTOR",
-        callback=number(),
-        default="1",
-        help="Replay the trace's own times this many times as fast.",
     ),
     click.option(
         "--num-prompts",
@@ -137,6 +140,30 @@ _LEDGER_OPTIONS = (
         show_default=True,
         help="Seed of all that is drawn. Without it the prompts of run differ each time.",
     ),
+)
+
+_LEDGER_OPTIONS = (
+    click.argument("ledger", required=False),
+    click.option(
+        "--trace-format",
+        type=click.Choice(list(FORMATS)),
+        help="Read LEDGER in this format (else: detected).",
+    ),
+    columns_option,
+    click.option(
+        "--speed",
+        metavar="FACTOR",
+        callback=number(),
+        default="1",
+        help="Replay the trace's own times this many times as fast.",
+    ),
+    *_ARRIVAL_OPTIONS,
+    click.option(
+        "--sessions",
+        type=click.Choice(["wait", "replay"]),
+        help="Whether a turn waits for the answer before it and thinks, or comes at the trace's own time.  "
+        "[default: wait, where there are think times]",
+    ),
     click.option(
         "--random-input-len",
         type=click.IntRange(min=1),
@@ -160,6 +187,21 @@ _LEDGER_OPTIONS = (
     ),
 )
 
+_TRIM_OPTIONS = (
+    click.option(
+        "--warmup",
+        metavar="SECONDS|auto",
+        callback=number(word="auto", zero=True),
+        help="Leave requests that arrive before this out of the figures; auto finds where TTFT settles.",
+    ),
+    click.option(
+        "--cooldown",
+        metavar="SECONDS",
+        callback=number(zero=True),
+        help="Leave requests that arrive within this before the last arrival out of the figures.",
+    ),
+)
+
 _WINDOW_OPTIONS = (
     click.option(
         "--goodput",
@@ -175,6 +217,7 @@ _WINDOW_OPTIONS = (
         callback=number(word="drain", zero=True),
         help="End the window this long after the last arrival; drain waits for all.  [toy: 1.4, else drain]",
     ),
+    *_TRIM_OPTIONS,
 )
 
 
@@ -190,6 +233,16 @@ def all_of(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command
 def ledger_options(command: Command) -> Command:
     """Adds LEDGER and the flags that say how it is made or read, and when its requests arrive."""
     return all_of(_LEDGER_OPTIONS)(command)
+
+
+def arrival_options(command: Command) -> Command:
+    """Adds how many requests there are, and when they arrive."""
+    return all_of(_ARRIVAL_OPTIONS)(command)
+
+
+def trim_options(command: Command) -> Command:
+    """Adds the flags that leave out what arrives at the beginning and at the end."""
+    return all_of(_TRIM_OPTIONS)(command)
 
 
 def window_options(command: Command) -> Command:
@@ -275,6 +328,7 @@ def ledger_from(options: Options, default: str | None = None) -> Ledger:
     ledger = load_ledger(
         source,
         trace_format=options["trace_format"],
+        columns=options["columns"],
         request_rate=request_rate(options),
         speed=options["speed"],
         num_prompts=options["num_prompts"],
@@ -282,10 +336,21 @@ def ledger_from(options: Options, default: str | None = None) -> Ledger:
         burstiness=options["burstiness"],
         seed=options["seed"],
         stages=options["stages"],
+        sessions=options.get("sessions"),
+        strict=options.get("strict", False),
+        shaping=shaping_from(options),
     )
     if source == TOY and not options["preset"] and options["request_rate"] is None and not options["stages"]:
         ledger.notes.insert(0, f"neither --preset nor --request-rate given: preset {DEFAULT_PRESET}")
     return ledger
+
+
+def shaping_from(options: Options) -> Shaping:
+    """What the flags do to the rows of a trace; a command may take none of them but --num-prompts."""
+    if "from_s" not in options:
+        return Shaping(num_prompts=options["num_prompts"])
+    chosen = {field.name: options[field.name] for field in fields(Shaping) if field.name != "classes"}
+    return Shaping(**chosen, classes=options["only_classes"])
 
 
 def request_rate(options: Options) -> Rate | None:
@@ -330,7 +395,18 @@ def window_from(options: Options) -> WindowSettings:
     return WindowSettings(
         slo=parse_slo(words) if words or not preset else preset.slo,
         tail_ns="drain" if tail == "drain" else to_ns(tail),
+        warmup_s=warmup_from(options),
+        cooldown_s=cooldown_from(options),
     )
+
+
+def warmup_from(options: Options) -> Warmup:
+    given = options["warmup"]
+    return "auto" if given == "auto" else None if given is None else float(given)
+
+
+def cooldown_from(options: Options) -> float | None:
+    return None if options["cooldown"] is None else float(options["cooldown"])
 
 
 def _preset(options: Options) -> Preset | None:
@@ -350,11 +426,19 @@ def _random_ledger(options: Options) -> Ledger:
     for name in ("num_prompts", "random_input_len", "random_output_len"):
         if options[name] is None and not (name == "num_prompts" and options["stages"]):
             raise InputError(f"{_flag(name)}: is needed to make a ledger of random lengths")
-    for name, usual in (("ledger", None), ("trace_format", None), ("speed", 1)):
-        if options[name] != usual:
+    for name, usual in (
+        ("ledger", None),
+        ("trace_format", None),
+        ("columns", None),
+        ("speed", 1),
+        ("sessions", None),
+    ):
+        if options.get(name) != usual:
             raise InputError(
                 f"{_flag(name)}: means nothing beside --random-input-len and --random-output-len"
             )
+    if shaping_from(options).changes:
+        raise InputError("random lengths: only a trace or toy can be shaped")
     return make_ledger(
         options["num_prompts"],
         options["random_input_len"],

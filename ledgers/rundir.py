@@ -25,6 +25,7 @@ from ledgers.rows import RequestRow, TickRow, decode_row, decode_tick, encode
 from ledgers.server_metrics import ServerSample
 from ledgers.settings import Hardware, SchedulerSettings, Slo, WindowSettings
 from ledgers.traffic import Traffic
+from ledgers.trim import Warmup
 from ledgers.units import NS_PER_S
 
 SCHEMA = 1
@@ -63,6 +64,8 @@ class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     slo: Slo = Slo()
     tail_s: float | Literal["drain"] = "drain"
     cut_at_tail: bool = False
+    warmup_s: Warmup = None
+    cooldown_s: float | None = None
     request_rate: float | None = None
     speed: float | None = None
     arrival: str | None = None
@@ -115,6 +118,7 @@ def settings_config(
     """The config with the settings of the scheduler, if there is one, and of the window filled in."""
     config.slo = window.slo
     config.tail_s = "drain" if window.tail_ns == "drain" else window.tail_ns / NS_PER_S
+    config.warmup_s, config.cooldown_s = window.warmup_s, window.cooldown_s
     if scheduler:
         config.policy = scheduler.policy
         config.max_batch = scheduler.max_batch

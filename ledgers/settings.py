@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from ledgers.errors import InputError
 from ledgers.traffic import Traffic
+from ledgers.trim import Warmup
 from ledgers.units import NS_PER_MS, exact, to_ns
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -141,3 +142,5 @@ class WindowSettings(msgspec.Struct, frozen=True):
 
     slo: Slo = Slo()
     tail_ns: int | Literal["drain"] = "drain"
+    warmup_s: Warmup = None
+    cooldown_s: float | None = None

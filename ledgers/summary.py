@@ -18,18 +18,22 @@ import msgspec
 
 from ledgers.calibration import Instrument, instrument
 from ledgers.client import TokenRate, load
-from ledgers.concurrency import littles_law
+from ledgers.concurrency import InFlight, littles_law
 from ledgers.deliveries import Deliveries
 from ledgers.distributions import Distribution, distribution, nearest_rank
 from ledgers.errors import InputError
 from ledgers.failures import Failures
 from ledgers.health import BUSY_CPU_SHARE, LATE_NS, LATE_SHARE, SEND_NS, HealthSample, spoiled, stalled_ns
 from ledgers.histograms import Histogram, read_log
-from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns
+from ledgers.metrics import NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns, origin_ns
 from ledgers.rows import FAILURES, OUTCOMES, Outcome
 from ledgers.rundir import Run, json_file, write_json
 from ledgers.server_metrics import ServerSide
+from ledgers.sessions import Sessions
 from ledgers.settings import Hardware
+from ledgers.steady import Stability, Work, filled_ns, stability
+from ledgers.trim import Trim, trim
+from ledgers.uncertainty import Spread, attainment, intervals, rates, sorted_batches, spread_ms
 from ledgers.units import NS_PER_MS, NS_PER_S, exact
 from ledgers.utilization import Admissions, TickFigures, tick_figures
 
@@ -55,21 +59,29 @@ def save_summary(path: Path, summary: dict[str, Any]) -> None:
 def summarize(run: Run) -> dict[str, Any]:
     """The content of `summary.json`. Durations are in ms, rates per second; None is not known, never 0.
 
+    Where the run's settings have a warm-up or cool-down, figures of requests are of those that arrive
+    between, and the window begins where the warm-up ends; what is said of ticks, client and server is of the
+    whole run.
+
     Latencies are over the requests that completed in the window, but for the send lag, which is over all that
     were sent. Every attempt counts as a request, but in the Kaplan-Meier estimates. Requests that left no row
     count as unfinished; where there are such, what would need their times is not known.
     """
     seen = _Seen(run)
+    begin_ns = seen.begin_ns
     t_obs_ns = seen.observations.window_ns(
         run.info.config.tail_s, not run.info.complete or run.info.interrupted
     )
+    t_obs_ns = max(t_obs_ns, begin_ns)
     statuses = seen.observations.statuses(t_obs_ns)
-    whole = _Group(seen.observations, range(len(statuses)), statuses, t_obs_ns, seen.without_row)
+    window = (begin_ns, t_obs_ns)
+    whole = _Group(seen.observations, range(len(statuses)), statuses, window, seen.without_row)
     itl, itl_partial = _itl(run, seen, whole, t_obs_ns)
     client = _client(run, seen) if run.info.kind == "measured" else None
     summary = {
-        "window_s": t_obs_ns / NS_PER_S,
-        "arrivals_s": seen.observations.last_offered_ns / NS_PER_S,
+        "window_s": (t_obs_ns - begin_ns) / NS_PER_S,
+        "arrivals_s": max(0, seen.observations.last_offered_ns - begin_ns) / NS_PER_S,
+        "trim": seen.trim,
         "complete": run.info.complete and not seen.without_row,
         "interrupted": run.info.interrupted,
         **whole.figures(itl.distribution()),
@@ -81,9 +93,10 @@ def summarize(run: Run) -> dict[str, Any]:
         "warnings": seen.deliveries.warnings(
             _median(client["loop_lag_max_ms"] if client and client["samples"] > _FEW else None)
         ),
-        **_of_everything(seen, whole, statuses, t_obs_ns),
+        **_of_everything(run, seen, whole, statuses, t_obs_ns),
         **_of_ticks(run, seen.admissions, t_obs_ns),
-        "by_class": _by_class(seen.observations, statuses, t_obs_ns),
+        "by_class": _by_class(seen.observations, statuses, window),
+        "sessions": seen.sessions.figures(rows_missing=bool(seen.without_row)),
         "by_outcome": {outcome: whole.counts[outcome] for outcome in OUTCOMES if whole.counts[outcome]},
         "failures": seen.failures.figures(),
         "failed_tokens": seen.failures.tokens,
@@ -95,58 +108,95 @@ def summarize(run: Run) -> dict[str, Any]:
 
 
 class _Seen:
-    """One pass over the rows of a run."""
+    """One pass over the rows of a run; one more before it, where requests are to be left out.
+
+    `everyone` are all, `observations` those that are kept.
+    """
 
     def __init__(self, run: Run) -> None:
         self.observations = Observations(run.info.config.slo)
+        self.everyone = self.observations
+        self.trim: Trim | None = None
+        if trimmed := _trimmed(run):
+            self.everyone, self.trim = trimmed
+        self.begin_ns = self.trim.begin_ns if self.trim else 0
+        self.work = Work()
+        self.left_out = Failures()
         self.admissions = Admissions()
         self.token_times = False  # whether rows have the time of each token
         self.failures = Failures()
         self.deliveries = Deliveries()
         self.token_rate = TokenRate()
         self.server = ServerSide(run.server_metrics())
+        self.sessions = Sessions()
         for row in run.rows():
-            self.observations.add(row)
             self.admissions.add(row)
-            self.failures.add(row)
-            self.deliveries.add(row)
             self.server.add(row)
+            self.sessions.add(row)
+            self.work.add(row)
             if run.info.calibration:
                 self.token_rate.add(row)
             self.token_times |= row.token_ns is not None
+            if self.trim and not self.trim.keeps(origin_ns(row)):
+                self.trim.left_out += 1
+                self.left_out.add(row)
+                continue
+            self.observations.add(row)
+            self.failures.add(row)
+            self.deliveries.add(row)
         planned = run.info.ledger.requests
-        rows = len(self.observations.first_attempts())
-        self.retries = len(self.observations) - rows
+        rows = len(self.everyone.first_attempts())
+        self.retries = len(self.observations) - len(self.observations.first_attempts())
         if planned is not None and rows > planned:
             raise InputError(f"{run.path}: {rows} rows in requests.jsonl for a ledger of {planned} requests")
         self.without_row = max(0, (planned or 0) - rows)
 
 
+def _trimmed(run: Run) -> tuple[Observations, Trim] | None:
+    config = run.info.config
+    if config.warmup_s is None and config.cooldown_s is None:
+        return None
+    everyone = Observations(config.slo)
+    for row in run.rows():
+        everyone.add(row)
+    last_ns = everyone.last_arrival_ns
+    if config.warmup_s != "auto":
+        return everyone, trim(config.warmup_s, config.cooldown_s, last_ns)
+    order = everyone.by_arrival(everyone.first_attempts())
+    for name in ("ttft", "e2e"):  # an answer that was not streamed has no TTFT
+        if pairs := list(everyone.pairs("origin", name, order)):
+            break
+    arrivals, latencies = zip(*pairs, strict=True) if pairs else ((), ())
+    return everyone, trim("auto", config.cooldown_s, last_ns, arrivals, latencies)
+
+
 class _Group:
-    """The requests at `indices`, as seen at T_obs, and `lost` ones of which no row tells."""
+    """The requests at `indices`, as seen in a window up to T_obs, and `lost` ones of which no row tells."""
 
     def __init__(
         self,
         seen: Observations,
         indices: Sequence[int],
         statuses: list[Outcome],
-        t_obs_ns: int,
+        window_ns: tuple[int, int],
         lost: int = 0,
     ) -> None:
         self.counts: Counter[str] = Counter(statuses[i] for i in indices)
         self.counts["unfinished"] += lost
         self.scheduled = len(indices) + lost
-        self.completed = array("i", (i for i in indices if statuses[i] == "completed"))
-        self._indices = indices
+        self._indices = seen.by_arrival(indices)
+        self.completed = array("i", (i for i in self._indices if statuses[i] == "completed"))
         self._seen = seen
-        self._t_obs_ns = t_obs_ns
+        self._begin_ns, self._t_obs_ns = window_ns
+        self._lost, self._statuses = lost, statuses
+        self._spreads: dict[str, Spread | None] = {}
 
     def figures(self, itl: Distribution | None) -> dict[str, Any]:
         exact_ms = {f"{name}_ms": self._distribution(name) for name in EXACT_METRICS}
         e2e = exact_ms.pop("e2e_ms")
         latencies = {**exact_ms, "itl_ms": itl, "e2e_ms": e2e}
         marks = {name: found.resting() for name, found in latencies.items() if found and found.resting()}
-        after = {"rests_on_largest": marks, **self._rates(), **self._tokens()}
+        after = {"rests_on_largest": marks, **self._rates(), **self._tokens(), "intervals": self._intervals()}
         return {**self._accounting(), **latencies, **after}
 
     def _accounting(self) -> dict[str, Any]:
@@ -161,14 +211,30 @@ class _Group:
         }
 
     def _distribution(self, name: str) -> Distribution | None:
-        if name == "tpot":
-            return distribution(self._seen.tpot(self.completed))
         if name == "send_lag":  # of everything sent: the generator's own, whatever a server made of it
             return distribution(self._seen.known(name, self._indices))
-        values = self._seen.known(name, self.completed)
+        of = self._seen
+        values = of.tpot(self.completed) if name == "tpot" else of.known(name, self.completed)
         if name == "held" and not any(values):
             return None
-        return distribution(values)
+        ordered, batches = sorted_batches(values)
+        self._spreads[name] = spread_ms(ordered, batches)
+        return distribution(ordered)
+
+    def _intervals(self) -> dict[str, Any]:
+        """Beside the figures of the same names, of which they tell how well they are known."""
+        span_ns = self._t_obs_ns - self._begin_ns
+        leaves = self._seen.pairs("leave", "tokens", self.completed)
+        known = self._seen.slo_given and not self._lost
+        statuses, met = self._statuses, self._seen.met
+        flags = [met[i] if statuses[i] == "completed" else 0 for i in self._indices] if known else ()
+        return intervals(
+            self._spreads,
+            {
+                **rates(leaves, len(self.completed), self._begin_ns, self._t_obs_ns),
+                **attainment(array("b", flags), span_ns),
+            },
+        )
 
     def until(self, last_arrival_ns: int | None) -> dict[str, Any]:
         """Completions from 0 to the last arrival (or T_obs), if known: the drain would dilute their rate."""
@@ -176,15 +242,16 @@ class _Group:
             return dict.fromkeys(("completed_by_last_arrival", "throughput_arrivals_rps"))
         end_ns = min(last_arrival_ns, self._t_obs_ns)
         done = sum(leave <= end_ns for leave in self._seen.known("leave", self.completed))
-        return {"completed_by_last_arrival": done, "throughput_arrivals_rps": _per_s(done, end_ns)}
+        rate = _per_s(done, end_ns - self._begin_ns)
+        return {"completed_by_last_arrival": done, "throughput_arrivals_rps": rate}
 
     def _rates(self) -> dict[str, Any]:
-        completed = len(self.completed)
+        completed, span_ns = len(self.completed), self._t_obs_ns - self._begin_ns
         met = sum(self._seen.met[i] for i in self.completed) if self._seen.slo_given else None
         return {
-            "throughput_rps": _per_s(completed, self._t_obs_ns),
-            "token_throughput_tps": _per_s(self._total("tokens"), self._t_obs_ns),
-            "goodput_rps": _per_s(met, self._t_obs_ns),
+            "throughput_rps": _per_s(completed, span_ns),
+            "token_throughput_tps": _per_s(self._total("tokens"), span_ns),
+            "goodput_rps": _per_s(met, span_ns),
             "slo_met": met,
             "attainment": _ratio(met, self.scheduled),
             "attainment_completed": _ratio(met, completed),
@@ -231,35 +298,52 @@ def _recorded_gaps(run: Run, t_obs_ns: int) -> Histogram:
     return histogram
 
 
-def _of_everything(seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns: int) -> dict[str, Any]:
+def _of_everything(
+    run: Run, seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns: int
+) -> dict[str, Any]:
     """What needs the times of the requests that did not complete as well."""
     observations = seen.observations
     if seen.without_row:
         nothing = {"ttft_ms": None, "e2e_ms": None}
-        names = ("concurrency_mean", "concurrency_peak", "littles_law")
+        names = ("concurrency_mean", "concurrency_peak", "littles_law", "stability")
         return {"kaplan_meier": nothing, **dict.fromkeys(names)}
     kaplan_meier = {
         "ttft_ms": observations.survival("ttft", statuses, t_obs_ns),
         "e2e_ms": observations.survival("e2e", statuses, t_obs_ns),
     }
-    flight = observations.in_flight(statuses)
+    flight = seen.everyone.in_flight(seen.everyone.statuses(t_obs_ns) if seen.trim else statuses)
     ended_otherwise: dict[str, int] = {
         outcome: whole.counts[outcome]
         for outcome in OUTCOMES
         if whole.counts[outcome] and outcome != "completed" and outcome not in NEVER_IN_FLIGHT
     }
+    if seen.trim and seen.trim.left_out:
+        ended_otherwise["left out"] = seen.trim.left_out
     return {
         "kaplan_meier": kaplan_meier,
-        "concurrency_mean": flight.mean(0, t_obs_ns),
-        "concurrency_peak": flight.peak(),
+        "concurrency_mean": flight.mean(seen.begin_ns, t_obs_ns),
+        "concurrency_peak": flight.peak(seen.begin_ns, t_obs_ns) if seen.trim else flight.peak(),
         "littles_law": littles_law(
             flight,
             t_obs_ns,
             observations.last_offered_ns,
             observations.stays(statuses),
             ended_otherwise,
+            begin_ns=seen.begin_ns,
         ),
+        "stability": _stability(run, seen, flight),
     }
+
+
+def _stability(run: Run, seen: _Seen, flight: InFlight) -> Stability | None:
+    """Of the arrivals that are kept, once the run had filled up; None where a loop sets what is in flight."""
+    config = run.info.config
+    if config.closed_loop:
+        return None
+    everyone, end_ns = seen.everyone, max(seen.observations.last_offered_ns, seen.begin_ns)
+    stays = everyone.pairs("origin", "leave", range(len(everyone)))
+    rho = seen.work.rho(config.hardware, everyone.last_offered_ns) if config.hardware else None
+    return stability(flight, filled_ns(stays, seen.begin_ns, end_ns), end_ns, rho=rho)
 
 
 def _of_ticks(run: Run, admissions: Admissions, t_obs_ns: int) -> dict[str, Any]:
@@ -282,11 +366,11 @@ def _kv_mb(found: TickFigures, hardware: Hardware) -> float:
     return float(found.kv_peak_tokens * exact(hardware.kv_mb_per_token))
 
 
-def _by_class(seen: Observations, statuses: list[Outcome], t_obs_ns: int) -> dict[str, Any]:
+def _by_class(seen: Observations, statuses: list[Outcome], window_ns: tuple[int, int]) -> dict[str, Any]:
     """Figures per class; ITL is not kept apart."""
     figures = {}
     for name, members in seen.classes().items():
-        figures[name] = _Group(seen, members, statuses, t_obs_ns).figures(None)
+        figures[name] = _Group(seen, members, statuses, window_ns).figures(None)
         del figures[name]["itl_ms"]
     return figures
 
@@ -296,13 +380,14 @@ def _client(run: Run, seen: _Seen) -> dict[str, Any]:
 
     Where requests left no row, nobody knows at what rate all were asked for and sent.
     """
-    requests = seen.observations
+    requests = seen.everyone
     everyone = range(len(requests))
     sent = array("q", sorted(requests.known("sent", everyone)))
     health = list(run.health())
     cpu = _values(health, "cpu_share")
     loop_lags = _values(health, "loop_lag_max_ns")
     reasons = [*_lateness(requests), *_busy(cpu), *_spoiled(health), *seen.failures.client_limits()]
+    reasons += seen.left_out.client_limits()
     lost, closed = bool(seen.without_row), run.info.config.closed_loop
     return {
         "client_limited": bool(reasons),
@@ -330,7 +415,7 @@ def _instrument(run: Run, seen: _Seen) -> Instrument | None:
     """What the machine's calibration says of this load, which is not known where requests left no row."""
     if run.info.calibration is None:
         return None
-    known = None if seen.without_row else load(seen.observations, seen.token_rate)
+    known = None if seen.without_row else load(seen.everyone, seen.token_rate)
     return instrument(run.info.calibration, known)
 
 

@@ -5,8 +5,10 @@ Pure. No more rows are held than twice as many as are asked for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from operator import attrgetter
+from typing import Any
 
 from ledgers.columns import Column, Table
 from ledgers.formats.fields import TraceRow
@@ -53,7 +55,20 @@ class Taken:
     @property
     def times(self) -> Column | None:
         """What orders the rows; None if they keep the order of the file."""
-        return next((times for times in (self["time_ns"], self["at"]) if not times.empty), None)
+        return self[self.time_field] if self.time_field else None
+
+    @property
+    def time_field(self) -> str | None:
+        """The field that `times` is."""
+        return next((field for field in ("time_ns", "at") if not self[field].empty), None)
+
+    def take(self, indices: Sequence[int]) -> None:
+        """Keep the rows at `indices`, in this order; one may be there several times."""
+        self._rows.take(indices)
+
+    def replace(self, field: str, values: Iterable[Any]) -> None:
+        """Put other values into a field of all rows."""
+        self._rows.replace(field, values)
 
     def __getitem__(self, field: str) -> Column:
         """The number of each row in the file, or a field of the trace's rows."""

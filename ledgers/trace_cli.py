@@ -1,4 +1,4 @@
-"""`tokentick trace`: look at traces before anything is sent."""
+"""`tokentick trace`: look at traces before anything is sent, shape them, make ledgers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from ledgers.description import Describer, Description
 from ledgers.description_text import description_text
 from ledgers.errors import InputError
 from ledgers.formats import FORMATS
+from ledgers.formats.mapped import Columns
 from ledgers.intake import Intake
 from ledgers.load import TOY, read_trace
-from ledgers.options import number
+from ledgers.options import columns_option, number
 from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.settings import HARDWARE, load_hardware
+from ledgers.shape_cli import convert, make
 
 
-@click.group(short_help="Look at traces.")
+@click.group(short_help="Look at traces, shape them, make ledgers.")
 def trace() -> None:
-    """Look at the traces that ledgers are made of."""
+    """Look at the traces that ledgers are made of, shape them, or make ledgers."""
+
+
+trace.add_command(convert)
+trace.add_command(make)
 
 
 @trace.command(
@@ -35,6 +41,7 @@ def trace() -> None:
 @click.option(
     "--trace-format", type=click.Choice(list(FORMATS)), help="Read FILE in this format (else: detected)."
 )
+@columns_option
 @click.option("--strict", is_flag=True, help="Refuse FILE at the first record that is no request.")
 @click.option(
     "--hardware",
@@ -56,7 +63,8 @@ def describe(file: str, **options: Any) -> None:
         raise InputError("--tick: needs --hardware")
     tick_s = None if options["tick"] is None else float(options["tick"])
     hardware = None if options["hardware"] is None else load_hardware(options["hardware"], tick_s)
-    found, described = describe_trace(file, options["trace_format"], strict=options["strict"])
+    how = options["trace_format"], options["columns"]
+    found, described = describe_trace(file, *how, strict=options["strict"])
     asked = None if hardware is None else demand(described, hardware)
     if options["as_json"]:
         click.echo(encode(found if hardware is None else {**asdict(found), "hardware": asked}))
@@ -67,24 +75,25 @@ def describe(file: str, **options: Any) -> None:
 
 
 def describe_trace(
-    source: str, trace_format: str | None = None, *, strict: bool = False
+    source: str, trace_format: str | None = None, columns: Columns | None = None, *, strict: bool = False
 ) -> tuple[Description, Describer]:
     """The figures of a trace, and what they are drawn from.
 
     InputError if it cannot be read as a ledger or, if `strict`, has a record that is no request.
     """
-    if _can_be_read_again(source) and (found := _described(source, trace_format, strict, keep_times=False)):
+    again = _can_be_read_again(source)
+    if again and (found := _described(source, trace_format, columns, strict, keep_times=False)):
         return found
-    found = _described(source, trace_format, strict, keep_times=True)
+    found = _described(source, trace_format, columns, strict, keep_times=True)
     assert found is not None
     return found
 
 
 def _described(
-    source: str, trace_format: str | None, strict: bool, *, keep_times: bool
+    source: str, trace_format: str | None, columns: Columns | None, strict: bool, *, keep_times: bool
 ) -> tuple[Description, Describer] | None:
     """None at the first row out of order, unless times are kept: then all have to be, from the start."""
-    with read_trace(source, trace_format) as (name, records):
+    with read_trace(source, trace_format, columns) as (name, records):
         intake = Intake(source, records, strict)
         trace = Describer(keep_times=keep_times)
         for _, row in intake:

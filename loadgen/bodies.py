@@ -16,6 +16,7 @@ from loadgen.requests import Requests
 
 _STEP_SLICE_NS = NS_PER_MS // 2
 _AT_LEAST_S = 0.1
+_TURN_BYTES = 64 << 20
 
 
 class Bodies:
@@ -41,7 +42,7 @@ class Bodies:
         ready = self._ready.pop(index, None)
         if ready is None:
             row = self._requests[index]
-            return row, self._encoder.encode(row, self._requests.number(index))
+            return row, self._encoder.encode(row, self._requests.text_number(index))
         self._held_bytes -= len(ready[1])
         self._room.set()
         return ready
@@ -57,7 +58,7 @@ class Bodies:
         if index is None:
             return False
         row = self._requests[index]
-        request = await self._encode(row, self._requests.number(index))
+        request = await _encoded(self._encoder, row, self._requests.text_number(index))
         if index >= self._schedule.sent:  # else it was due before it was ready
             self._ready[index] = (row, request)
             self._held_bytes += len(request)
@@ -76,15 +77,65 @@ class Bodies:
                 self._room.clear()
                 await self._room.wait()
 
-    async def _encode(self, row: RequestRow, number: int) -> bytes:
-        until = time.monotonic_ns() + _STEP_SLICE_NS
-        steps = self._encoder.steps(row, number)
+
+class TurnBodies:
+    """The encoded requests of turns that wait, made while the answer before comes, as far as room allows."""
+
+    def __init__(self, requests: Requests, encoder: RequestEncoder) -> None:
+        self._requests = requests
+        self._encoder = encoder
+        self._wanted: dict[int, None] = {}  # in order
+        self._ready: dict[int, tuple[RequestRow, bytes]] = {}
+        self._held_bytes = 0
+        self._change = asyncio.Event()
+
+    def want(self, index: int) -> None:
+        self._wanted[index] = None
+        self._change.set()
+
+    def take(self, index: int) -> tuple[RequestRow, bytes]:
+        """The planned row and the request, encoded on the spot if its time came before it was ready."""
+        ready = self.drop(index)
+        if ready is None:
+            row = self._requests[index]
+            return row, self._encoder.encode(row, self._requests.text_number(index))
+        return ready
+
+    def drop(self, index: int) -> tuple[RequestRow, bytes] | None:
+        """Forget one, which is handed over if it was ready."""
+        self._wanted.pop(index, None)
+        ready = self._ready.pop(index, None)
+        if ready is not None:
+            self._held_bytes -= len(ready[1])
+            self._change.set()
+        return ready
+
+    async def prepare(self) -> None:
+        """Encode what is wanted, for as long as the run lasts."""
         while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                request: bytes = done.value
-                return request
-            if time.monotonic_ns() > until:
-                await asyncio.sleep(0)
-                until = time.monotonic_ns() + _STEP_SLICE_NS
+            index = next(iter(self._wanted), None)
+            if index is None or self._held_bytes >= _TURN_BYTES:
+                self._change.clear()
+                await self._change.wait()
+                continue
+            row = self._requests[index]
+            request = await _encoded(self._encoder, row, self._requests.text_number(index))
+            if index in self._wanted:  # else it was due before it was ready
+                del self._wanted[index]
+                self._ready[index] = (row, request)
+                self._held_bytes += len(request)
+            await asyncio.sleep(0)
+
+
+async def _encoded(encoder: RequestEncoder, row: RequestRow, number: int) -> bytes:
+    until = time.monotonic_ns() + _STEP_SLICE_NS
+    steps = encoder.steps(row, number)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            request: bytes = done.value
+            return request
+        if time.monotonic_ns() > until:
+            await asyncio.sleep(0)
+            until = time.monotonic_ns() + _STEP_SLICE_NS

@@ -17,13 +17,15 @@ import msgspec
 from click.core import ParameterSource
 
 from ledgers.errors import InputError
-from ledgers.ledger import Ledger
+from ledgers.ledger import Ledger, values
 from ledgers.load import cut_to_duration
 from ledgers.machine import loop_factory
 from ledgers.options import ledger_from, ledger_options, request_rate, window_from, window_options
 from ledgers.rows import CLIENT_LIMIT
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
+from ledgers.sessions import turns_before
 from ledgers.settings import WindowSettings
+from ledgers.shaping_options import shaping_options
 from ledgers.summary import write_summary
 from ledgers.units import to_ns
 from loadgen.dialects import DIALECTS
@@ -64,6 +66,7 @@ Example:
 
 @click.command(short_help="The load generator.", epilog=EXAMPLE)
 @ledger_options
+@shaping_options
 @asking_options
 @pacing_options
 @scraping_options
@@ -108,7 +111,8 @@ def _exit_code(result: Result, summary: dict[str, Any]) -> int:
     limited = summary["client"]["client_limited"]
     lacking = any(CLIENT_LIMIT in reason for reason in summary["client"]["reasons"])
     if not result.completed and not lacking:  # however busy we were with refusals
-        return _NO_SERVER if result.unanswered == summary["scheduled"] else _FAILED
+        asked = summary["scheduled"] + (summary["trim"]["left_out"] if summary["trim"] else 0)
+        return _NO_SERVER if result.unanswered == asked else _FAILED
     return _CLIENT_LIMITED if limited else 0
 
 
@@ -285,7 +289,8 @@ def _ledger(options: dict[str, Any]) -> Ledger:
     if _is_closed(options):
         most = options["max_concurrency"]
         ledger.notes[-1:] = [f"closed loop: {most} at a time; arrival times are not used"]
-    if any(row.session is not None for row in ledger.rows):
+    has_sessions = any(label is not None for label in values(ledger.rows, "session"))
+    if has_sessions and turns_before(ledger.rows) is None:
         ledger.notes.append("sessions are labels here: a turn does not wait for the one before it")
     if options["duration"] is not None and not _is_closed(options):
         ledger = cut_to_duration(ledger, options["duration"])

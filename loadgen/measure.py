@@ -16,10 +16,11 @@ from ledgers.errors import InputError, TargetError
 from ledgers.formats.native import write
 from ledgers.ledger import Ledger
 from ledgers.machine import make_room_for_connections
-from ledgers.metrics import NEVER, window_end_ns
 from ledgers.rows import CLIENT_LIMIT, without_plan
 from ledgers.rundir import SERVER_METRICS_FILE, Clock, LedgerInfo, Run, RunInfo, RunWriter
+from ledgers.sessions import turns_before
 from ledgers.units import NS_PER_MS
+from ledgers.window import Window
 from loadgen.alone import send_alone
 from loadgen.interrupts import Interrupts
 from loadgen.patience import Limit, Patience
@@ -168,7 +169,7 @@ async def _replay(
         _save_ledger(plan.out / LEDGER_FILE, plan.ledger)
     log = RunLog(
         writer,
-        t_obs_ns=NEVER if plan.rules.closed else window_end_ns(rows[-1].arrival_ns or 0, plan.config.tail_s),
+        window=None if plan.rules.closed else _window(plan),
         record_tokens=plan.record_tokens,
         count_text=None if plan.tokenizer is None else plan.tokenizer.count,
         scheduled=len(rows),
@@ -199,6 +200,12 @@ async def _replay(
                 info.ledger.requests = len(rows) - done.left_out
             writer.close(complete=complete, interrupted=interrupts.count > 0)
     return Result(interrupts.count > 0, log.outcomes["completed"], log.unanswered, notes)
+
+
+def _window(plan: Plan) -> Window:
+    rows = plan.ledger.rows
+    waits = turns_before(rows) is not None
+    return Window(rows[-1].arrival_ns or 0, plan.config.tail_s, grows=waits)
 
 
 class _Start:
@@ -267,8 +274,13 @@ def _note_lost(plan: Plan, lost: Lost, start: _Start, log: RunLog) -> None:
     written = {row.id for row in Run(plan.out).rows()}
     requests = Requests(plan.ledger.rows, lost.share, plan.id_prefix, closed=plan.rules.closed)
     why = CLIENT_LIMIT + lost.why
-    for row in requests:
-        if row.id not in written:
+    waiting = set(requests.behind.values())
+    for index, row in enumerate(requests):
+        if row.id in written:
+            continue
+        if index in waiting:  # when it was let go, if it was, nobody knows any more
+            log.add(without_plan(row, arrival_ns=None, outcome="unfinished", error=why))
+        else:
             begun = start.t0_ns + (row.arrival_ns or 0) <= lost.died_ns
             log.add(without_plan(row, outcome="unfinished", error=why) if begun else unsent(row, why))
 

@@ -4,8 +4,9 @@ Lengths travel as real prompts, never as numbers on the side, so that every serv
 prompt of 100,000 tokens takes tens of milliseconds to make: the work is cut into steps well below a
 millisecond, between which the loop reads and sends.
 
-What a ledger says is shared between prompts is the same text in each; besides, no two begin alike, so that a
-server's prefix cache has what the ledger gives it and nothing else.
+What a ledger says is shared between prompts is the same text in each; where it says nothing, the turns of a
+session are one text, cut to the length of each. Besides, no two begin alike, so that a server's prefix cache
+has what the ledger gives it and nothing else.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def word_pieces(
     """The words of a prompt without its first, in pieces of at most `most`.
 
     They depend on what the row says is shared, and on (seed, index): any split of the work gives the same.
+    Turns of a session come with the same index.
     """
     parts = list(_parts(row, index))
     done = 0
@@ -126,6 +128,9 @@ def _parts(row: RequestRow, index: int) -> Iterator[_Part]:
         shared = length // 2 if row.prefix_tokens is None else row.prefix_tokens
         at = min(length, shared)
         yield _Part(f"prefix:{row.prefix}", "prefix", None, at)
+    elif row.session is not None:  # each turn begins as the one before it did, and goes on
+        yield _Part(f"session:{index}", "session", index, length, _DIFFERENT)
+        return
     if at < length or not at:
         yield _Part(str(index), "own", index, length)
 

@@ -1,7 +1,8 @@
 """A run: every request leaves when it is due, whatever became of those before it.
 
 In an open loop a request is due at its intended time; under a cap, when it has a place as well. A closed loop
-has no times of its own: a request is due when it has a place. Owns the clock of a run. What to do when comes
+has no times of its own: a request is due when it has a place. A turn that waits for the one before it has its
+time from the end of that. Owns the clock of a run. What to do when comes
 from pure parts (schedule, places, patience), what happened goes to the run log.
 """
 
@@ -11,7 +12,7 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -22,9 +23,10 @@ from ledgers.alarm import Alarm
 from ledgers.machine import few_collections
 from ledgers.printable import printable
 from ledgers.rows import Outcome, RequestRow
+from ledgers.sessions import not_completed
 from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.alone import reached
-from loadgen.bodies import Bodies
+from loadgen.bodies import Bodies, TurnBodies
 from loadgen.health import Health
 from loadgen.pacing import FAR_NS, Places, Schedule
 from loadgen.patience import Limit, Patience, Retries
@@ -60,7 +62,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Attempt(NamedTuple):
-    """A further attempt that is to be made: of which request, and since when its client has waited."""
+    """A turn that was let go (attempt 0), or a further attempt: of which request, and when that arrived."""
 
     due_ns: int
     which: int
@@ -115,9 +117,13 @@ class Replay:
         self._show = show
         self._transport: Transport | None = None
         self._bodies = Bodies(requests, schedule, encoder, rules.most_in_flight)
+        self._turn_bodies = TurnBodies(requests, encoder)
+        self._behind = dict(requests.behind)  # the turns that wait, by the one that each waits for
+        self._turns_sent = 0
+        self._last_turn_ns = 0
         self._health = Health()
         self._in_flight: dict[Recorder, _Flight] = {}
-        self._retries: list[_Attempt] = []  # a heap: the next one first
+        self._retries: list[_Attempt] = []  # with the turns that were let go: a heap, the next one first
         self._armed: deque[tuple[int, Recorder, bytes]] = deque()  # what is due next
         self._unbooked: list[tuple[Recorder, _Flight]] = []  # just sent
         self._last_send_ns = 0
@@ -141,12 +147,16 @@ class Replay:
         await self._make_ready(transport)
         with few_collections():
             self._start(await agree())
-            preparing = asyncio.create_task(self._bodies.prepare())
-            preparing.add_done_callback(self._task_ended)
+            preparing = [asyncio.create_task(self._bodies.prepare())]
+            if self._behind:
+                preparing.append(asyncio.create_task(self._turn_bodies.prepare()))
+            for task in preparing:
+                task.add_done_callback(self._task_ended)
             try:
                 await self._over.wait()
             finally:
-                preparing.cancel()
+                for task in preparing:
+                    task.cancel()
                 for alarm in (self._send_alarm, self._stop_alarm, self._cut_alarm, self._heart):
                     alarm.close()
         if self._crash is not None:
@@ -186,14 +196,20 @@ class Replay:
         if self._rules.send_for_ns is not None:
             self._stop_ns = self.t0_ns + self._rules.send_for_ns
             self._stop_alarm.set(self._stop_ns)
-        if not self._rules.closed:
-            self._set_cut(len(self._schedule))
+        self._set_cut_if_known()
         self._on_time()
+
+    def _set_cut_if_known(self) -> None:
+        """While a turn waits, nobody knows when the last one arrives; nor in a closed loop."""
+        if not self._rules.closed and not self._behind:
+            self._set_cut(len(self._schedule))
 
     def _set_cut(self, sent: int) -> None:
         """The tail begins with the last of `sent` arrivals; in a closed loop with the last send."""
         if self._rules.cut_after_ns is not None and sent:
-            last_ns = self._last_send_ns if self._rules.closed else self._schedule.at_ns(sent - 1)
+            last_ns = max(self._schedule.at_ns(sent - 1), self._last_turn_ns)
+            if self._rules.closed:
+                last_ns = self._last_send_ns
             self._cut_alarm.set(last_ns + self._rules.cut_after_ns)
 
     # Sending
@@ -232,8 +248,7 @@ class Replay:
         since_ns = now_ns if self._rules.closed else self._schedule.next_ns()
         if self._retries and self._retries[0].due_ns <= min(now_ns, since_ns):
             retry = heappop(self._retries)
-            row = self._attempt_row(retry)
-            request = self._encoder.encode(row, self._requests.number(retry.which))
+            row, request = self._again(retry) if retry.attempt else self._turn(retry)
             return self._placed(retry.which, self._recorder(row), retry), request
         index = self._schedule.take_due(now_ns)
         if index is None:
@@ -263,22 +278,28 @@ class Replay:
             counts=self._health.reads,
         )
 
-    def _attempt_row(self, again: _Attempt) -> RequestRow:
+    def _turn(self, turn: _Attempt) -> tuple[RequestRow, bytes]:
+        self._turns_sent += 1
+        row, request = self._turn_bodies.take(turn.which)
+        return msgspec.structs.replace(row, arrival_ns=turn.arrival_ns), request
+
+    def _again(self, again: _Attempt) -> tuple[RequestRow, bytes]:
         """Its latency counts from the first attempt's arrival, which in a closed loop was its send."""
         first = self._requests[again.which]
-        return msgspec.structs.replace(
+        row = msgspec.structs.replace(
             first,
             id=f"{first.id}~{again.attempt}",
             retry_of=first.id,
             request_id=f"{first.request_id}~{again.attempt}",
             arrival_ns=again.arrival_ns,
         )
+        return row, self._encoder.encode(row, self._requests.text_number(again.which))
 
     def _placed(self, index: int, recorder: Recorder, again: _Attempt | None = None) -> Recorder:
         """Take a place for a request that goes now."""
         wanted_ns = self._schedule.at_ns(index) if again is None else again.due_ns
         due_ns = self._places.take(wanted_ns)
-        if due_ns is None and again is not None:
+        if due_ns is None and again is not None and again.attempt:
             due_ns = wanted_ns
         recorder.due_ns = due_ns
         flight = _Flight(index, time.monotonic_ns(), wanted_ns if due_ns is None else due_ns, again)
@@ -290,7 +311,9 @@ class Replay:
         for recorder, flight in self._unbooked:
             self._in_flight[recorder] = flight
             self._last_send_ns = flight.started_ns
-            self._health.sending(flight.due_ns, flight.started_ns, again=flight.again is not None)
+            self._health.sending(flight.due_ns, flight.started_ns, again=flight.attempt > 0)
+            if flight.attempt == 0 and (turn := self._behind.get(flight.index)) is not None:
+                self._turn_bodies.want(turn)
             self._watch(recorder)
         self._unbooked.clear()
 
@@ -313,8 +336,9 @@ class Replay:
         return soon if self._places.left is None else min(soon, self._places.left)
 
     def _all_sent(self) -> None:
-        """The ledger is through; attempts that follow a failure may still come."""
-        if self._rules.closed:
+        """What has its own time is through; turns that wait, and further attempts, may still come."""
+        thinking = any(turn.attempt == 0 for turn in self._retries)
+        if self._rules.closed and not (self._behind or thinking):
             self._set_cut(self._schedule.sent)
         self._check_over()
 
@@ -339,7 +363,8 @@ class Replay:
         self._places.give_back(exchange.end_ns or time.monotonic_ns())
         self._write(exchange)
         if not self._stopped:
-            self._retry(exchange, flight)
+            if not self._retry(exchange, flight):
+                self._go_on(exchange, flight.index)
             if was_full:
                 asyncio.get_running_loop().call_soon(self._on_time)
         self._check_over()
@@ -352,18 +377,48 @@ class Replay:
         row = ended.row(self.t0_ns, record_tokens=True, record_text=self._record_text, scrub=self._scrub)
         self._log.add(row, ended.whole_text() if self._count_text and uncounted(row) else None)
 
-    def _retry(self, ended: Recorder, flight: _Flight) -> None:
-        """Plan the attempt that this client makes next, if it makes one."""
+    def _go_on(self, ended: Recorder, index: int) -> None:
+        """Let the turn go that waits for this one; if it did not complete, none of those behind is sent."""
+        turn = self._behind.pop(index, None)
+        if turn is None:
+            return
+        if ended.outcome == "completed":
+            end_ns = time.monotonic_ns() if ended.end_ns is None else ended.end_ns
+            due_ns = end_ns + (self._requests[turn].think_ns or 0)
+            self._last_turn_ns = max(self._last_turn_ns, due_ns)
+            arrival_ns = None if self._rules.closed else due_ns - self.t0_ns
+            heappush(self._retries, _Attempt(due_ns, turn, 0, arrival_ns))
+            asyncio.get_running_loop().call_soon(self._on_time)
+        else:
+            why = not_completed(ended.planned.id, ended.outcome)
+            self._turn_bodies.drop(turn)
+            self._never_sent([turn, *self._all_behind(turn)], why)
+        self._set_cut_if_known()
+
+    def _all_behind(self, index: int) -> Iterator[int]:
+        """Those that wait for this one, and for each other; none waits any longer."""
+        while (turn := self._behind.pop(index, None)) is not None:
+            yield turn
+            index = turn
+
+    def _never_sent(self, turns: Iterable[int], why: str | None) -> None:
+        """Turns that were not let go have no intended arrival."""
+        for turn in turns:
+            self._log.add(msgspec.structs.replace(unsent(self._requests[turn], why), arrival_ns=None))
+
+    def _retry(self, ended: Recorder, flight: _Flight) -> bool:
+        """Plan the attempt that this client makes next; whether it makes one."""
         retries = self._rules.retries
         status = ended.http_status
         began = ended.last_token_ns is not None
         if not retries.wanted(flight.attempt, ended.outcome, status, began):
-            return
+            return False
         wait_s = retries.wait_s(self._requests.number(flight.index), flight.attempt, ended.retry_after_s)
         due_ns = (ended.end_ns or time.monotonic_ns()) + round(wait_s * NS_PER_S)
         arrival_ns = ended.row(self.t0_ns).arrival_ns
         heappush(self._retries, _Attempt(due_ns, flight.index, flight.attempt + 1, arrival_ns))
         asyncio.get_running_loop().call_soon(self._on_time)
+        return True
 
     def _watch(self, recorder: Recorder) -> None:
         """See to it that the request ends when the patience of its client does."""
@@ -410,7 +465,9 @@ class Replay:
         if self._stopped:
             return
         if self._rules.closed:
-            self.left_out = self._schedule.close()
+            turns = sum(attempt.attempt == 0 for attempt in self._retries) + len(self._behind)
+            self._behind.clear()
+            self.left_out = self._schedule.close() + turns
             self._stop_sending()
             self._set_cut(self._schedule.sent)
         else:
@@ -441,6 +498,11 @@ class Replay:
         for row in self._requests[self._schedule.sent : len(self._schedule)]:
             self._log.add(unsent(row))
         self._schedule.close()
+        for turn in sorted(turn for turn in self._retries if turn.attempt == 0):
+            row = unsent(self._requests[turn.which])
+            self._log.add(msgspec.structs.replace(row, arrival_ns=turn.arrival_ns))
+        self._never_sent(sorted(self._behind.values()), "its turn had not come when the sending was over")
+        self._behind.clear()
         self._stop_sending()
 
     def _check_over(self) -> None:
@@ -477,7 +539,10 @@ class Replay:
             self._sample(now)
 
     def _sample(self, now_ns: int) -> None:
-        asked = None if self._rules.closed else self._schedule.due_by(now_ns)
+        asked = None
+        if not self._rules.closed:
+            let_go = sum(turn.due_ns <= now_ns for turn in self._retries if turn.attempt == 0)
+            asked = self._schedule.due_by(now_ns) + self._turns_sent + let_go
         self._log.add_health(self._health.sample(now_ns, asked))
 
 

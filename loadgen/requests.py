@@ -11,17 +11,17 @@ import msgspec
 
 from ledgers.ledger import values
 from ledgers.rows import RequestRow
+from ledgers.sessions import NONE, turns_before
 
 
 class Share(NamedTuple):
-    """Which requests of a ledger are a process's own: every `step`-th, from number `first` on."""
+    """Which requests of a ledger are a process's own: every `step`-th, from number `first` on.
+
+    A turn that waits goes with the one that it waits for.
+    """
 
     first: int = 0
     step: int = 1
-
-    def number(self, index: int) -> int:
-        """The number in the ledger of its request at `index`."""
-        return self.first + index * self.step
 
     def of(self, total: int) -> int:
         """Its part of a number of things that are to be divided among all."""
@@ -31,16 +31,35 @@ class Share(NamedTuple):
 class Requests(Sequence[RequestRow]):
     """The planned rows of a share, with the ids that are sent.
 
-    What is drawn for a request depends on its number in the whole ledger, whoever sends it. A closed loop has
-    no use for arrivals.
+    Those with a time of their own come first, in order of it, then the turns that wait; `behind` has the
+    index of each by that of the one it waits for. What is drawn for a request depends on its number in the
+    whole ledger, whoever sends it. A closed loop has no use for arrivals.
     """
 
     def __init__(self, rows: Sequence[RequestRow], share: Share, id_prefix: str, *, closed: bool) -> None:
         self._rows = rows
-        self._share = share
-        self._numbers = range(share.first, len(rows), share.step)
         self._id_prefix = id_prefix
         self._closed = closed
+        self._numbers: Sequence[int] = range(share.first, len(rows), share.step)
+        self._timed = len(self._numbers)
+        self.behind: dict[int, int] = {}
+        if (before := turns_before(rows)) is not None:
+            self._divide(before, share)
+        self._first_of: dict[str, int] = {}  # the number of each session's first turn
+        for number, session in enumerate(values(rows, "session")):
+            if session is not None:
+                self._first_of.setdefault(session, number)
+
+    def _divide(self, before: Sequence[int], share: Share) -> None:
+        first = array("q")  # of each request the one that must end, after others perhaps, before it can leave
+        timed, waiting = array("q"), array("q")
+        for number, turn in enumerate(before):
+            first.append(number if turn == NONE else first[turn])
+            if first[number] % share.step == share.first:
+                (timed if turn == NONE else waiting).append(number)
+        self._numbers, self._timed = timed + waiting, len(timed)
+        index_of = {number: index for index, number in enumerate(self._numbers)}
+        self.behind = {index_of[before[number]]: index_of[number] for number in waiting}
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -60,10 +79,20 @@ class Requests(Sequence[RequestRow]):
         """The number of a request in the whole ledger."""
         return self._numbers[index]
 
+    def text_number(self, index: int) -> int:
+        """The number that the text of a request's prompt is drawn by: of its session's first turn, if any."""
+        number = self._numbers[index]
+        if not self._first_of:
+            return number
+        session: str | None = self._rows[number].session
+        return number if session is None else self._first_of[session]
+
     def arrivals_ns(self) -> array[int]:
-        """When they are to leave, from t0; all at once where the ledger does not say."""
+        """When those that do not wait are to leave, from t0; all at once where nothing says when."""
+        if self._closed:
+            return array("q", bytes(8 * self._timed))
         arrivals = values(self._rows, "arrival_ns")
-        return array("q", (arrivals[number] or 0 for number in self._numbers))
+        return array("q", (arrivals[number] or 0 for number in self._numbers[: self._timed]))
 
     def _planned(self, row: RequestRow) -> RequestRow:
         return msgspec.structs.replace(

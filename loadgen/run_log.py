@@ -9,10 +9,11 @@ from typing import Protocol
 
 from ledgers.health import HealthSample
 from ledgers.histograms import IntervalLog
-from ledgers.metrics import NEVER, completed_by, distributed_ns, send_lag_ns
+from ledgers.metrics import send_lag_ns
 from ledgers.rows import RequestRow
 from ledgers.rundir import RunWriter
 from ledgers.units import NS_PER_S
+from ledgers.window import Window
 
 _INTERVAL_NS = 5 * NS_PER_S
 _PROGRESS_NS = 10 * NS_PER_S
@@ -32,13 +33,13 @@ class RunLog:
         self,
         writer: RunWriter,
         *,
-        t_obs_ns: int = NEVER,
+        window: Window | None = None,
         record_tokens: bool = False,
         count_text: Callable[[str], int] | None = None,
         scheduled: int = 0,
         show: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Histograms hold what completed by `t_obs_ns`, in ns from t0.
+        """Histograms hold what completed in the `window`; None has no end.
 
         `count_text` counts tokens where the server does not; it works in a thread of its own. `show` gets a
         line every ten seconds.
@@ -47,7 +48,7 @@ class RunLog:
         self.unanswered = 0  # no connection, or one that closed without a byte
         self._writer = writer
         writer.open_files("health.jsonl", "histograms.hlog")
-        self._t_obs_ns = t_obs_ns
+        self._window = window or Window(0, "drain", grows=False)
         self._record_tokens = record_tokens
         self._scheduled = scheduled
         self._show = show
@@ -64,8 +65,8 @@ class RunLog:
 
     def add(self, row: RequestRow, text: str | None = None) -> None:
         """A row is written at once, so that a kill cannot take it; but first its text is counted, if any."""
-        if completed_by(row, self._t_obs_ns):
-            for tag, values_ns in distributed_ns(row).items():
+        for values in self._window.values(row):
+            for tag, values_ns in values.items():
                 self._histograms[tag].record_all(values_ns)
         if (lag_ns := send_lag_ns(row)) is not None:
             self._histograms.record("send_lag", lag_ns)

@@ -32,6 +32,7 @@ from ledgers.rundir import (
     settings_config,
 )
 from ledgers.settings import SchedulerSettings
+from ledgers.shaping_options import shaping_options
 from ledgers.units import NS_PER_MS
 from mock_server.options import fault_options, recording_options, serving_options
 from mock_server.policies import POLICIES
@@ -133,6 +134,7 @@ def _describe(settings: SchedulerSettings) -> str:
     epilog="Example: tokentick simulate toy --preset busy --policy chunked",
 )
 @ledger_options
+@shaping_options
 @scheduler_options(list(POLICIES))
 @window_options
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory to make.  [default: under runs/]")

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from ledgers.rows import RequestRow, TickRow, without_plan
+from ledgers.rows import Outcome, RequestRow, TickRow, without_plan
 from ledgers.units import ceil_div
+from mock_server.arrivals import Arrivals
 from mock_server.results import describe
-from mock_server.scheduler import Scheduler, Sequence, Step
+from mock_server.scheduler import EventKind, Scheduler, Sequence, Step
 
 Cancels = Mapping[str, int]
 Aside = list[tuple[int, int, RequestRow]]
 """A heap of rows that were answered without the scheduler: by when they ended, then in order of arrival."""
+ENDS: Mapping[EventKind, Outcome] = {"finish": "completed", "reject": "rejected", "cancel": "cancelled"}
 
 
 class SimulatedSequence(Sequence):
@@ -34,28 +36,27 @@ class SimulatedSequence(Sequence):
         self.token_ticks: list[int] = []
 
 
-def steps(
-    scheduler: Scheduler, sequences: Iterable[Sequence], cancels: Cancels | None = None
-) -> Iterator[Step]:
-    """Every tick from 0 until all sequences have ended, but for ticks between which nothing can happen.
+def steps(scheduler: Scheduler, arrivals: Arrivals, cancels: Cancels | None = None) -> Iterator[Step]:
+    """Every tick from 0 until all requests have ended, but for ticks between which nothing can happen.
 
-    `sequences` are in FIFO order, `arrival_ns` non-decreasing. `cancels` maps an id to the tick at which its
-    cancellation takes effect.
+    `cancels` maps an id to the tick at which its cancellation takes effect.
     """
-    coming = iter(sequences)
-    following = next(coming, None)
     cancelled: defaultdict[int, list[Sequence]] = defaultdict(list)
     tick = 0
-    while following or not scheduler.idle:
-        if scheduler.idle and following:
-            tick = max(tick, received_tick(following.arrival_ns, scheduler.hardware.tick_ns))
-        arrivals = []
-        while following and following.arrival_ns <= tick * scheduler.hardware.tick_ns:
-            arrivals.append(following)
-            if cancels and following.id in cancels:
-                cancelled[cancels[following.id]].append(following)
-            following = next(coming, None)
-        yield scheduler.step(tick, arrivals, cancelled.pop(tick, ()))
+    while True:
+        if scheduler.idle:
+            if (next_ns := arrivals.next_ns()) is None:
+                return
+            tick = max(tick, received_tick(next_ns, scheduler.tick_ns))
+        arrived = [SimulatedSequence(row) for row in arrivals.take(tick * scheduler.tick_ns)]
+        for sequence in arrived:
+            if cancels and sequence.id in cancels:
+                cancelled[cancels[sequence.id]].append(sequence)
+        step = scheduler.step(tick, arrived, cancelled.pop(tick, ()))
+        for kind, ended in step.events:
+            if kind in ENDS:
+                arrivals.ended(ended.id, tick * scheduler.tick_ns, ENDS[kind])
+        yield step
         tick += 1
 
 
@@ -70,12 +71,14 @@ def simulate(
     """The simulated row of each request with its `token_ns`, in the order in which they end.
 
     `on_tick` gets a row for every tick from 0 through the last that was not idle or has recorded events.
+    A turn of a session whose turn before did not complete is `not_sent`.
     A request that has its outcome already was answered without the scheduler; its row is passed through.
     """
     tick_ns = scheduler.hardware.tick_ns
     aside: Aside = []
     table = TickTable(on_tick) if on_tick else None
-    for step in steps(scheduler, map(SimulatedSequence, _scheduled(requests, aside)), cancels):
+    arrivals = Arrivals(_scheduled(requests, aside))
+    for step in steps(scheduler, arrivals, cancels):
         while aside and aside[0][0] <= step.row.tick * tick_ns:
             yield heappop(aside)[-1]
         if record_events:
@@ -86,8 +89,11 @@ def simulate(
             assert isinstance(sequence, SimulatedSequence)
             if kind == "token":
                 sequence.token_ticks.append(step.row.tick)
-            elif kind in ("finish", "reject", "cancel"):
+            elif kind in ENDS:
                 yield _row(sequence, step.row.tick, tick_ns)
+        while arrivals.not_sent:
+            yield arrivals.not_sent.popleft()
+    yield from arrivals.not_sent
     while aside:
         yield heappop(aside)[-1]
 

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 from ledgers.histograms import IntervalLog
 from ledgers.ledger import Ledger
-from ledgers.metrics import completed_by, distributed_ns, window_end_ns
 from ledgers.rundir import RunWriter
+from ledgers.sessions import turns_before
 from ledgers.settings import SchedulerSettings
 from ledgers.summary import write_summary
+from ledgers.window import Window
 from mock_server.policies import make_scheduler
 from mock_server.simulate import Cancels, simulate
 
@@ -28,7 +29,8 @@ def write_simulation(
 ) -> None:
     """Simulate a ledger into a run directory, and complete it; if interrupted, as far as it came."""
     histograms = IntervalLog()
-    t_obs_ns = window_end_ns(ledger.rows[-1].arrival_ns or 0, writer.info.config.tail_s)
+    last_ns, waits = ledger.rows[-1].arrival_ns or 0, turns_before(ledger.rows) is not None
+    window = Window(last_ns, writer.info.config.tail_s, grows=waits)
     if ticks:
         writer.open_files("ticks.jsonl")
     rows = simulate(
@@ -41,8 +43,8 @@ def write_simulation(
     end_ns = 0
     with noted_interrupts() as interrupted:
         for row in rows:
-            if completed_by(row, t_obs_ns):
-                for tag, values_ns in distributed_ns(row).items():
+            for values in window.values(row):
+                for tag, values_ns in values.items():
                     histograms[tag].record_all(values_ns)
             end_ns = row.end_ns or end_ns
             row.token_ns = row.token_ns if record_tokens else None

@@ -14,6 +14,7 @@ import msgspec
 from ledgers.errors import InputError, TargetError
 from ledgers.formats.native import write
 from ledgers.ledger import Ledger
+from ledgers.metrics import NEVER
 from ledgers.rows import RequestRow
 from ledgers.rundir import (
     LedgerInfo,
@@ -140,7 +141,9 @@ def _window_arguments(window: WindowSettings) -> list[str]:
     slo = {"ttft": window.slo.ttft_ms, "tpot": window.slo.tpot_ms, "e2e": window.slo.e2e_ms}
     words = [f"{name}:{bound!r}" for name, bound in slo.items() if bound is not None]
     tail = "drain" if window.tail_ns == "drain" else seconds(window.tail_ns)
-    return [f"--tail={tail}", *([f"--goodput={' '.join(words)}"] if words else [])]
+    trim = {"warmup": window.warmup_s, "cooldown": window.cooldown_s}
+    cuts = [f"--{name}={value}" for name, value in trim.items() if value is not None]
+    return [f"--tail={tail}", *cuts, *([f"--goodput={' '.join(words)}"] if words else [])]
 
 
 def _simulate(replay: Replay, name: str, ledger: Ledger, cancels: dict[str, int]) -> None:
@@ -167,9 +170,10 @@ def _inputs(replay: Replay) -> Inputs:
     planned_id = {row.request_id: row.id for row in rows if row.request_id}
     id_of = {row.id: planned_id.get(row.request_id or "", row.id) for row in served.rows()}
     client = read_summary(measured.path)["client"] or {}
+    planned = _side(Run(replay.out / "simulated"), {})
     return Inputs(
-        order=[row.id for row in replay.ledger.rows],
-        planned=_side(Run(replay.out / "simulated"), {}),
+        order=_order(replay.ledger, planned),
+        planned=planned,
         served=_side(served, id_of),
         resimulated=_side(Run(replay.out / "resimulated"), id_of),
         measured={row.id: on_clock(row, t0_ns - anchor_ns) for row in rows},
@@ -180,6 +184,12 @@ def _inputs(replay: Replay) -> Inputs:
         client_limits=client.get("reasons", []),
         stall_limit_ns=replay.stall_limit_ns,
     )
+
+
+def _order(ledger: Ledger, planned: Side) -> list[str]:
+    """As they arrive by the plan: where turns wait for answers, only the simulation knows."""
+    arrivals = {id: row.arrival_ns for id, row in planned.rows.items() if row.arrival_ns is not None}
+    return sorted((row.id for row in ledger.rows), key=lambda id: arrivals.get(id, NEVER))
 
 
 def _side(run: Run, id_of: dict[str, str]) -> Side:

@@ -99,7 +99,7 @@ def doubts(inputs: Inputs, late_ns: int) -> list[str]:
     limit_ns, lag_ns = inputs.stall_limit_ns, inputs.client_lag_max_ns
     limit = f"(limit {limit_ns / 1e6:.0f} ms)"
     reasons = [] if inputs.served.rows else ["nothing was served, so nothing is shown"]
-    missing = [id for id in inputs.order if id not in inputs.served.rows]
+    missing = [id for id in inputs.order if id not in inputs.served.rows and not _left_out(inputs, id)]
     if missing and inputs.served.rows:
         row = inputs.measured.get(missing[0])
         why = f": {row.error or row.outcome}" if row else ""
@@ -109,6 +109,12 @@ def doubts(inputs: Inputs, late_ns: int) -> list[str]:
     if lag_ns > limit_ns:
         reasons.append(f"the load generator stalled for {lag_ns / 1e6:.0f} ms {limit}")
     return reasons + [f"client-limited: {reason}" for reason in inputs.client_limits]
+
+
+def _left_out(inputs: Inputs, id: str) -> bool:
+    """Whether it is a turn of a session that was over before it, by the plan and in the run."""
+    planned, measured = inputs.planned.rows.get(id), inputs.measured.get(id)
+    return all(row is not None and row.outcome == "not_sent" for row in (planned, measured))
 
 
 class Found(NamedTuple):
@@ -124,7 +130,7 @@ def _request(inputs: Inputs, id: str, found: Found) -> RequestAgreement:
     planned, served, measured = inputs.planned.rows[id], inputs.served.rows.get(id), inputs.measured.get(id)
     answer = RequestAgreement(
         id=id,
-        schedule_equal=served is not None and id not in found.different,
+        schedule_equal=id not in found.different and (served is not None or _left_out(inputs, id)),
         moved=found.moved.get(id, []),
         plan_differs=id in found.off_plan,
         planned_ticks=planned.ticks,

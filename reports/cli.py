@@ -28,6 +28,7 @@ from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.rundir import Run, default_path, make_empty, write_json
 from ledgers.settings import SchedulerSettings
+from ledgers.shaping_options import shaping_options
 from ledgers.units import NS_PER_S, to_ns
 from mock_server.policies import POLICIES
 from reports.agree import Replay, overall
@@ -51,6 +52,7 @@ INCONCLUSIVE, INTERRUPTED = 4, 130
     short_help="Do all three agree?", epilog="Example: tokentick agree toy --preset head-of-line --policy all"
 )
 @ledger_options
+@shaping_options
 @scheduler_options([*POLICIES, "all"])
 @window_options
 @click.option(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
+from ledgers.intervals import CONFIDENCE, wilson
 from reports.diagnosis_facts import NO_CLASS, Facts, mean
-from reports.diagnosis_intervals import CONFIDENCE, wilson
 from reports.findings import (
     LEAST_REQUESTS,
     NO_CLASSES,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from statistics import StatisticsError, correlation
 
+from ledgers.intervals import CONFIDENCE, wilson
+from reports.diagnosis_changes import LEAST_COMPARED, Change, change
 from reports.diagnosis_facts import PARTS, Facts, mean
-from reports.diagnosis_intervals import CONFIDENCE, LEAST_COMPARED, Change, change, wilson
 from reports.diagnosis_outcomes import class_attainments, lost
 from reports.diagnosis_rules import load_figures, theory_limits
 from reports.findings import NO_SLO, NO_TICKS, Figure, Finding, Spoken, Unable, share, too_few

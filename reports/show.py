@@ -11,10 +11,12 @@ import click
 import msgspec
 
 from ledgers.errors import InputError
+from ledgers.options import cooldown_from, trim_options, warmup_from
 from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.rundir import Finished, Run
 from ledgers.summary import save_summary, summarize
+from reports.certainty_text import certainty
 from reports.server_text import server_text
 from reports.text import request_labels, run_text, tick_lines
 
@@ -43,10 +45,20 @@ _STDOUT, _STDERR = 1, 2
     metavar="RUN",
     help="With --diagnose: a baseline, for what went up and what did not.",
 )
+@trim_options
 def report(
-    runs: tuple[Path, ...], ticks: bool, form: str, as_json: bool, diagnose: bool, against: Path | None
+    runs: tuple[Path, ...],
+    ticks: bool,
+    form: str,
+    as_json: bool,
+    diagnose: bool,
+    against: Path | None,
+    **cut: Any,
 ) -> None:
-    """Rebuild the summary of run directories, whole or cut short, and print it."""
+    """Rebuild the summary of run directories, whole or cut short, and print it.
+
+    With --warmup or --cooldown the figures are printed as they would be with these, and no file is changed.
+    """
     if diagnose and not ticks:
         from reports.diagnose import diagnoses
 
@@ -59,16 +71,26 @@ def report(
         for path in runs:
             _print_ticks(Run(path))
     elif as_json or form == "json":
-        summaries = {str(path): refreshed_summary(Run(path)) for path in runs}
+        summaries = {str(path): _summary(Run(path), cut) for path in runs}
         click.echo(encode(summaries if len(runs) > 1 else summaries[str(runs[0])]))
     else:
         opened = [Run(path) for path in runs]
-        for text in [_run_text(run, refreshed_summary(run)) for run in opened]:
+        for text in [_run_text(run, _summary(run, cut)) for run in opened]:
             say(text)
     return None
 
 
 _DIAGNOSE_ALONE = "--against and --format markdown belong to --diagnose, which goes without --ticks"
+
+
+def _summary(run: Run, cut: dict[str, Any]) -> dict[str, Any]:
+    """As the files have it, or as the flags have it, which is to be looked at only."""
+    if cut["warmup"] is None and cut["cooldown"] is None:
+        return refreshed_summary(run)
+    config = run.info.config
+    config.warmup_s = warmup_from(cut) if cut["warmup"] is not None else config.warmup_s
+    config.cooldown_s = cooldown_from(cut) if cut["cooldown"] is not None else config.cooldown_s
+    return summarize(run)
 
 
 def _print_ticks(run: Run) -> None:
@@ -108,7 +130,9 @@ def _run_text(run: Run, summary: dict[str, Any]) -> str:
         labels = request_labels(rows)
         for row in rows:
             row.id = labels.get(row.id, row.id)
-    return run_text(run.info, summary, rows, run.notes, server=server_text(summary))
+    return run_text(
+        run.info, summary, rows, run.notes, server=server_text(summary), certainty=certainty(summary)
+    )
 
 
 def read_summary(run: Path) -> dict[str, Any]:

@@ -155,15 +155,29 @@ def accounting(info: RunInfo, summary: dict[str, Any]) -> str:
     lines = wrapped(f"{summary['scheduled']} scheduled{retries} = {parts or 'none'}", then="  ")
     if retries:
         lines.append(ATTEMPTS)
+    if summary["trim"]:
+        lines += wrapped(_left_out(summary["trim"]), first="  ", then="    ")
     if lost:
         lines += wrapped(_lost(lost, killed=not info.complete), first="  ", then="    ")
     for failure in summary["failures"]:
         lines += _failure_lines(failure)
+    if (sessions := summary["sessions"]) and sessions["whole"] is not None:
+        lines.append(f"  of {sessions['count']} sessions every turn completed in {sessions['whole']}")
     if summary["failed_tokens"]:
         lines.append(f"  {summary['failed_tokens']} tokens of failed requests are in no figure below")
     if summary["censored"] and summary["completed"]:
         lines.append(CENSORED)
     return "\n".join(lines)
+
+
+def _left_out(trim: dict[str, Any]) -> str:
+    """How many requests are in no figure, and by which rule."""
+    sides = (("first", trim["begin_s"]), ("last", trim["cooldown_s"]))
+    spans = " or ".join(f"the {which} {span:g} s" for which, span in sides if span)
+    rule = ""
+    if trim["warmup"] == "auto":
+        rule = " (warm-up by MSER-5)" if trim["settled"] else "; NO END OF A WARM-UP FOUND (MSER-5)"
+    return f"{trim['left_out']} more left out{f', which arrived in {spans}' if spans else ''}{rule}"
 
 
 def _lost(count: int, *, killed: bool) -> str:
@@ -374,13 +388,15 @@ def run_text(
     notes: Sequence[str] = (),
     *,
     server: str = "",
+    certainty: str = "",
 ) -> str:
     """All that is said of one run: what it was, how it went, and each request if they are few.
 
-    `notes` are those of whoever read the run's files, `server` what there is of the server's own metrics.
+    `notes` are those of whoever read the run's files, `server` what there is of the server's own metrics,
+    `certainty` how well the figures are known.
     """
     blocks = [heading(info, summary), accounting(info, summary), latency_table(summary), rates(summary)]
-    blocks.append(littles_law(summary))
+    blocks += [certainty, littles_law(summary)]
     client = summary["client"]
     if client:
         blocks.append(deliveries(summary))
@@ -392,7 +408,8 @@ def run_text(
     blocks.append("\n".join(_paragraph(f"warning: {warning}") for warning in summary["warnings"]))
     blocks.append("\n".join(_paragraph(f"note: {note}") for note in (*info.notes, *notes)))
     if rows is not None:
-        blocks.append(request_table(rows, info.config.slo, round(summary["window_s"] * NS_PER_S)))
+        begin_s = summary["trim"]["begin_s"] if summary["trim"] else 0
+        blocks.append(request_table(rows, info.config.slo, round((begin_s + summary["window_s"]) * NS_PER_S)))
     return "\n\n".join(block for block in blocks if block)
 
 

@@ -182,3 +182,14 @@ def test_no_more_rows_are_held_than_are_asked_for() -> None:
             taken.add(number, TraceRow(line=number, time_ns=time_ns, prompt_tokens=9, output_tokens=9))
 
     assert bytes_each(take_some) < 2
+
+
+def test_a_field_is_replaced_in_all_records_or_not_at_all() -> None:
+    table = Table(("number", "name"))
+    for number in range(3):
+        table.append((number, "x"))
+    table.replace("name", (None if name == "x" and number == 1 else "é" for number, name in enumerate("xxx")))
+    assert list(table["name"]) == ["é", None, "é"]
+    with pytest.raises(ValueError, match="2 values for 3 records"):
+        table.replace("name", ["a", "b"])
+    assert list(table["number"]) == [0, 1, 2]

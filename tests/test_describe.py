@@ -218,7 +218,7 @@ def test_an_unknown_format_is_one_line(write: Callable[[str], str]) -> None:
     done = tokentick("trace", "describe", write("when,in,out\n1,2,3\n"), cwd=Path.cwd())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "no known trace format" in done.stderr
-    assert "when,in,out" in done.stderr
+    assert "its columns are when, in, out" in done.stderr
 
 
 def test_rows_out_of_order_are_sorted_and_that_is_said(write: Callable[[str], str]) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from ledgers.health import HealthSample
+from ledgers.intervals import wilson
 from ledgers.rows import RequestRow
 from ledgers.rundir import RunConfig
 from ledgers.settings import PRESETS, Hardware, Slo
@@ -18,7 +19,6 @@ from ledgers.traffic import Traffic, TrafficClass
 from ledgers.units import to_ns
 from reports.diagnosis import PAIRS, RULES, diagnose
 from reports.diagnosis_facts import Facts
-from reports.diagnosis_intervals import wilson
 from tests.diagnosed import (
     AT_ONCE,
     ROOMY,

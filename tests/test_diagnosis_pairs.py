@@ -12,7 +12,7 @@ from ledgers.rows import RequestRow, decode_row, encode
 from ledgers.rundir import RunConfig
 from ledgers.settings import Slo
 from reports.diagnosis import diagnose
-from reports.diagnosis_intervals import change
+from reports.diagnosis_changes import change
 from tests.diagnosed import (
     AT_ONCE,
     ROOMY,

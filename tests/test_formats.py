@@ -13,7 +13,8 @@ import pytest
 
 from ledgers.errors import InputError
 from ledgers.formats import FORMATS, HEAD_BYTES, choose_format
-from ledgers.formats.fields import TraceRow
+from ledgers.formats.fields import NO_TIME, Skipped, TraceRow
+from ledgers.formats.head import Head
 
 TRACES = Path(__file__).parent / "data" / "traces"
 S = 1_000_000_000
@@ -21,9 +22,17 @@ MS = 1_000_000
 
 
 def rows_of(data: bytes | str, trace_format: str | None = None) -> list[TraceRow]:
+    rows, skipped = read(data, trace_format)
+    assert not skipped
+    return rows
+
+
+def read(data: bytes | str, trace_format: str | None = None) -> tuple[list[TraceRow], list[Skipped]]:
     content = data.encode() if isinstance(data, str) else data
     file = io.BufferedReader(io.BytesIO(content), HEAD_BYTES)
-    return list(choose_format(file, "trace", trace_format).read(file, "trace"))
+    records = list(choose_format(file, "trace", trace_format).read(file, "trace"))
+    skipped = [record for record in records if isinstance(record, Skipped)]
+    return [record for record in records if isinstance(record, TraceRow)], skipped
 
 
 def refusal(data: bytes | str, trace_format: str | None = None) -> str:
@@ -40,13 +49,53 @@ def refusal(data: bytes | str, trace_format: str | None = None) -> str:
     [
         ("azure_2023_conv.head8tail3.csv", "azure"),
         ("azure_2024_conv.head5tail5.csv", "azure"),
+        ("azure_2024_code.head5.csv", "azure"),
+        ("azure_2025_multimodal.head5tail5.csv", "azure"),
+        ("inference_perf_trace.csv", "azure"),
         ("mooncake_conversation.head12.jsonl", "mooncake"),
+        ("mooncake_aiperf.jsonl", "mooncake"),
+        ("burstgpt_1.head3.csv", "burstgpt"),
+        ("burstgpt_3.head4.csv", "burstgpt"),
+        ("bailian_thinking.head1.jsonl", "bailian"),
+        ("vidur_splitwise_conv.head11.csv", "vidur"),
+        ("vidur_arxiv_summarization.head5.csv", "vidur"),
+        ("sharegpt_inference_perf.json", "sharegpt"),
+        ("otel_simple_chain.json", "otel"),
+        ("weka_trace_0504.json", "weka"),
     ],
 )
 def test_a_format_is_known_by_its_content(name: str, expected: str) -> None:
     """Each excerpt of a real trace is taken by exactly one format."""
-    head = (TRACES / name).read_bytes()
+    head = Head((TRACES / name).read_bytes())
     assert [known for known, form in FORMATS.items() if form.detects(head)] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"prompt_tokens": 1, "output_tokens": 1}, "native"),
+        ({"prompt": '"conversations": "spans", "resourceSpans"', "output_tokens": 1}, "native"),
+        (
+            {"id": "R1", "prompt_tokens": 1, "output_tokens": 1, "arrival_ns": 0, "outcome": "completed"},
+            "rundir",
+        ),
+        ({"text_input": '{"chat_id": 1}', "output_length": 1}, "mooncake"),
+        ({"messages": [{"role": "user", "content": '"block_size"'}], "output_length": 1}, "mooncake"),
+        ({"input_length": 1, "hash_ids": [{"chat_id": 1}]}, "mooncake"),
+        ({"chat_id": 1, "timestamp": 1, "input_length": 1}, "bailian"),
+        ({"id": "a", "conversations": [{"from": "human", "value": "prompt_tokens"}]}, "sharegpt"),
+        ({"resourceSpans": [{"scopeSpans": [{"spans": [{"prompt_tokens": 1}]}]}]}, "otel"),
+        ({"block_size": 64, "requests": [{"input_length": 1, "chat_id": 1}]}, "weka"),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_json_format_is_known_by_the_keys_of_its_records(
+    record: dict[str, object], expected: str, indent: int | None, listed: bool
+) -> None:
+    """Not by what stands in a text or further inside, nor by how it is set out."""
+    data = json.dumps([record] if listed else record, indent=indent).encode()
+    assert [known for known, form in FORMATS.items() if form.detects(Head(data))] == [expected]
 
 
 # --- Azure
@@ -130,6 +179,14 @@ def test_a_fraction_of_a_millisecond_is_exact() -> None:
     assert row.time_ns == 27_482_123_456
 
 
+def test_a_request_without_a_time_is_left_out_where_others_have_one() -> None:
+    rows, skipped = read(
+        '{"timestamp": 0, "input_length": 5, "output_length": 2}\n{"input_length": 5, "output_length": 2}\n'
+    )
+    assert len(rows) == 1
+    assert skipped == [Skipped(2, NO_TIME)]
+
+
 def test_mooncake_says_what_prompts_share() -> None:
     """Labels for blocks of 512 tokens, as many as each prompt has."""
     rows = rows_of((TRACES / "mooncake_conversation.head12.jsonl").read_bytes())
@@ -166,7 +223,6 @@ def test_a_prompt_may_share_nothing(hash_ids: str) -> None:
         ('{"timestamp": 1, "input_length": 5.5, "output_length": 2}', "input_length is '5.5'"),
         ('{"timestamp": 1e999999999, "input_length": 5, "output_length": 2}', "timestamp is '1e999999999'"),
         ('{"timestamp": NaN, "input_length": 5, "output_length": 2}', "not a JSON object"),
-        ('{"input_length": 5, "output_length": 2}', "timestamp is missing"),
         ('{"timestamp": 1, "input_length": 5, "output_', "not a JSON object"),
         ("[1, 2, 3]", "not a JSON object"),
         ('{"timestamp": 1, "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "not a JSON object"),
@@ -346,8 +402,12 @@ def test_a_bad_native_json_value_is_named_by_line_and_field(value: object) -> No
         ('{"prompt": "\\ud800", "output_tokens": 1}', "line 1: not a JSON object"),
         ("", "the file is empty"),
         ("\ufeff\n \n", "the file is empty"),
-        ("hello\n", "no known trace format (native, azure, mooncake): its first line is 'hello'"),
+        ("hello\n", "no known trace format: its first line is 'hello'; say what is what: --columns time="),
+        ("when,in,out\n1,2,3\n", "no known trace format: its columns are when, in, out; say what is what"),
+        ('[{"when": 1, "in": {"n": 2}, "out": 3}]', "its first keys are when, in, out; say what is what"),
         (b"\x7fELF\x00\x01\xff", "it is not a text file"),
+        (b"\x1f\x8b\x08\x00", "it is compressed (gunzip it first)"),
+        (b"PAR1\x15\x04", "it is a Parquet file; say what is what: --columns"),
         (b"prompt_tokens,output_tokens\n1,1\n1,\xff\n", "line 3: not UTF-8 text"),
     ],
 )
@@ -358,7 +418,7 @@ def test_a_file_that_is_no_ledger_is_refused_in_one_line(data: bytes | str, faul
 def test_a_format_can_be_forced() -> None:
     data = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,1\n"
     assert "line 1: no column output_tokens" in refusal(data, "native")
-    assert "known are native, azure, mooncake" in refusal(data, "parquet")
+    assert "known are native, azure, burstgpt, vidur, mooncake, bailian" in refusal(data, "parquet")
 
 
 class LongFile(io.RawIOBase):

@@ -338,7 +338,7 @@ def test_a_pipe_may_give_its_head_in_pieces(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"missing\.csv: No such file or directory"):
         load_ledger(str(tmp_path / "missing.csv"))
-    with pytest.raises(InputError, match="Is a directory"):
+    with pytest.raises(InputError, match="a directory, but no run directory"):
         load_ledger(str(tmp_path))
 
 
@@ -454,6 +454,17 @@ def test_no_ledger_at_hand() -> None:
     assert ids_of(ledger)[:2] == ["R001", "R002"]
 
 
+def test_columns_map_any_file() -> None:
+    burst = str(TRACES / "burstgpt_1.head3.csv")
+    columns = "time=Timestamp,prompt=Total tokens,output=Response tokens,class=Model,unit=ms"
+    rows = ledger_from(parse(burst, "--columns", columns)).rows
+    assert [(row.class_, row.prompt_tokens, row.arrival_ns) for row in rows] == [
+        ("ChatGPT", 490, 0),
+        ("ChatGPT", 1317, 40_000_000),
+        ("GPT-4", 693, 113_000_000),
+    ]
+
+
 def test_without_a_ledger_a_command_may_have_a_default() -> None:
     with pytest.raises(InputError, match="no LEDGER"):
         ledger_from(parse())
@@ -476,6 +487,11 @@ def test_a_number_that_is_none_is_refused_by_the_flag(flag: str, value: str) -> 
         ("--num-prompts 5 --random-input-len 5", "--random-output-len: is needed"),
         ("toy --num-prompts 5 --random-input-len 5 --random-output-len 5", "LEDGER: means nothing beside"),
         ("toy --random-range-ratio 0.5", "--random-range-ratio: needs"),
+        ("toy --columns prompt=a", "--columns: output= is missing"),
+        (
+            "--num-prompts 5 --random-input-len 5 --random-output-len 5 --columns prompt=a,output=b",
+            "--columns: means nothing beside",
+        ),
         ("toy --burstiness nan --arrival gamma", "burstiness nan"),
         ("toy --burstiness 0.5", "only gamma"),
     ],

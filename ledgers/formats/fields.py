@@ -24,10 +24,12 @@ MAX_LINE_BYTES = 1 << 24
 MOST_TOKENS = 1_000_000_000
 MOST = 10**19  # nanoseconds since 1970 stay below
 _WHOLE = re.compile(r"[0-9]{1,15}")
+_ZERO_FRACTION = re.compile(r"([0-9]{1,15})\.0+")
 _SECONDS = re.compile(r"([0-9]{1,9})(?:\.([0-9]{0,9}))?")
 _DECIMAL = re.compile(r"([0-9]{1,20}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?")
 SHOWN_CHARS = 40
 MOST_LABEL_CHARS = 200
+NO_TIME = "no time"
 T = TypeVar("T")
 
 
@@ -143,7 +145,7 @@ def check_known(names: Iterable[str], known: Collection[str]) -> None:
 def _csv_cells(file: BufferedReader, source: str) -> Iterator[tuple[int, list[str]]]:
     # A prompt can be longer than the csv module's limit of 128 KiB, which exists once per process.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-    reader = csv.reader(_text_lines(file, source), strict=True)
+    reader = csv.reader(text_lines(file, source), strict=True)
     while True:
         line = reader.line_num + 1
         try:
@@ -159,7 +161,7 @@ def _csv_cells(file: BufferedReader, source: str) -> Iterator[tuple[int, list[st
 def json_records(file: BufferedReader, source: str, kind: type[T]) -> Iterator[tuple[int, T]]:
     """(line, object) of each line of JSONL. Numbers with a fraction stay text, so that no digit is lost."""
     decoder = msgspec.json.Decoder(kind, float_hook=Written)
-    for line, text in enumerate(_text_lines(file, source), 1):
+    for line, text in enumerate(text_lines(file, source), 1):
         if text.isspace():
             continue
         try:
@@ -169,7 +171,7 @@ def json_records(file: BufferedReader, source: str, kind: type[T]) -> Iterator[t
         yield line, record
 
 
-def _text_lines(file: BufferedReader, source: str) -> Iterator[str]:
+def text_lines(file: BufferedReader, source: str) -> Iterator[str]:
     """Lines with their ends, as the csv module wants them; bounded, so that a binary file is not slurped."""
     line = 0
     try:
@@ -188,6 +190,15 @@ def whole(value: Any, field: str, *, least: int) -> int:
     if type(number) is not int or not least <= number <= MOST_TOKENS:  # a bool is no count
         raise ValueError(f"{field} is {shown(value)}, not a whole number from {least} to {MOST_TOKENS:,}")
     return number
+
+
+def tokens(value: Any, field: str) -> int:
+    """A number of tokens; 0 where there is none. A whole number may be written 12.0, as pandas does."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return 0
+    if isinstance(value, str) and (whole_number := _ZERO_FRACTION.fullmatch(value.strip())):
+        value = whole_number[1]
+    return whole(value, field, least=0)
 
 
 def decimal(value: Any, field: str) -> Fraction:
@@ -232,6 +243,11 @@ def hash_ids(value: Any, field: str) -> list[int] | None:
         if type(id) is not int or not -(2**63) <= id < 2**63:
             raise ValueError(f"{field} holds {shown(id)}, not an integer of 64 bits")
     return value or None
+
+
+def optional_label(value: Any, field: str) -> str | None:
+    """A label; None if the cell is empty."""
+    return None if value is None or value == "" else label(value, field)
 
 
 def shown(value: Any) -> str:

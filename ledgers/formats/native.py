@@ -1,8 +1,9 @@
 """Our own format: CSV with a header, or JSONL; it can say everything a planned request has.
 
 `prompt_tokens, output_tokens`, and for the time `arrival_s` (seconds), `at` (a shape without a unit) or
-neither; optionally `id, class, session, turn, prompt`, and what prompts share: `prefix` with `prefix_tokens`,
-or in JSONL `hash_ids`, labels for blocks of `block_tokens` tokens. Anything else is refused: a column with a
+neither; optionally `id, class, session, turn, prompt`, `think_s` (seconds from the end of the session's turn
+before, in place of a time or beside one), and what prompts share: `prefix` with `prefix_tokens`, or in JSONL
+`hash_ids`, labels for blocks of `block_tokens` tokens. Anything else is refused: a column with a
 typing mistake would otherwise be lost without a word. Where a `prompt` is given without its length, it is
 counted as the mock counts it; a length beside it stands, for real traces count by real tokenizers.
 """
@@ -16,8 +17,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ledgers.formats import fields
+from ledgers.formats import fields, rundir
 from ledgers.formats.fields import Skipped, TraceRow
+from ledgers.formats.head import Head
 from ledgers.rows import RequestRow, encode
 from ledgers.units import ceil_div, seconds
 from ledgers.vocabulary import count_tokens
@@ -25,16 +27,14 @@ from ledgers.vocabulary import count_tokens
 name = "native"
 TIMES = ("arrival_s", "at")
 LENGTHS = ("prompt_tokens", "output_tokens")
-COLUMNS = (*TIMES, *LENGTHS, "id", "class", "session", "turn", "prompt", "prefix", "prefix_tokens")
+COLUMNS = (*TIMES, *LENGTHS, "id", "class", "session", "turn", "think_s", "prompt", "prefix", "prefix_tokens")
 FIELDS = (*COLUMNS, "hash_ids", "block_tokens")
 T = TypeVar("T")
 
 
-def detects(head: bytes) -> bool:
-    line = fields.first_line(head)
-    if line.startswith("{"):
-        return any(f'"{field}"' in line for field in LENGTHS)
-    return not set(LENGTHS).isdisjoint(fields.columns(line))
+def detects(head: Head) -> bool:
+    own = not head.keys.isdisjoint(LENGTHS) or not head.columns.isdisjoint(LENGTHS)
+    return own and not rundir.detects(head)
 
 
 def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
@@ -42,7 +42,7 @@ def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
 
 
 def _records(file: BufferedReader, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    if fields.first_line(file.peek()).startswith("{"):
+    if Head(file.peek()).is_json:
         return fields.json_records(file, source, dict[str, Any])
     return fields.csv_records(file, source, needed=("output_tokens",), known=COLUMNS)
 
@@ -52,6 +52,8 @@ def _row(line: int, record: dict[str, Any]) -> TraceRow:
     given = {field: value for field, value in record.items() if not _blank(value)}
     if "arrival_s" in given and "at" in given:
         raise ValueError("arrival_s and at are both given, but a row has one time")
+    if "think_s" in given and "session" not in given:
+        raise ValueError("think_s is given without a session")
     prompt_tokens, counted = _prompt_tokens(given)
     return TraceRow(
         line=line,
@@ -63,6 +65,7 @@ def _row(line: int, record: dict[str, Any]) -> TraceRow:
         class_=_optional(given, "class", fields.label),
         session=_optional(given, "session", fields.label),
         turn=_optional(given, "turn", lambda value, field: fields.whole(value, field, least=0)),
+        think_ns=_optional(given, "think_s", lambda value, field: round(fields.seconds_ns(value, field))),
         prompt=given.get("prompt"),
         counted_otherwise=counted != prompt_tokens,
         **_shared(given, prompt_tokens),
@@ -146,6 +149,7 @@ def native_row(row: RequestRow) -> dict[str, Any]:
         "hash_ids": row.hash_ids,
         "block_tokens": row.block_tokens,
         # A float has too few digits for the nanoseconds of a long trace.
+        "think_s": None if row.think_ns is None else msgspec.Raw(seconds(row.think_ns).encode()),
         "arrival_s": msgspec.Raw(seconds(row.arrival_ns or 0).encode()),
     }
     return {name: value for name, value in native.items() if value is not None}

@@ -1,28 +1,20 @@
-"""How sure a difference is: intervals for shares and for means of requests that are not independent. Pure."""
+"""How sure a difference between two runs is, whose requests are not independent. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
-from statistics import NormalDist, fmean, variance
+from statistics import fmean, variance
 from typing import NamedTuple
 
-CONFIDENCE = 0.95
+from ledgers.intervals import CONFIDENCE, student_quantile
+
 BATCHES = 8
-_T = 2.365  # Student's t: two-sided 95 %, BATCHES - 1 degrees of freedom
+_T = student_quantile(BATCHES - 1, CONFIDENCE)
 LEAST_COMPARED = 2 * BATCHES
 RISE = 0.1  # of the baseline, from which on a figure is up
 STEADY = 0.1  # of the baseline, within which the whole interval of a steady figure lies
-
-
-def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Score interval for a share. E. B. Wilson, JASA 22 (1927), 209-212."""
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share, spread = successes / n, z * z / n
-    middle = share + spread / 2
-    half = z * sqrt(share * (1 - share) / n + spread / (4 * n))
-    return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 
 
 class Change(NamedTuple):

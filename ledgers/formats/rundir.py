@@ -1,0 +1,82 @@
+"""Our own run directories, and a `requests.jsonl` by itself: the load of a run, to be asked for again.
+
+Each request is asked for again at its intended arrival, whatever became of it; not its further attempts,
+which are no load but answers to failures. An output is as long as it was delivered if the request completed,
+else as it was asked. Prompts are new ones of the same lengths: results do not repeat what they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import Any
+
+import msgspec
+
+from ledgers.formats import fields
+from ledgers.formats.fields import Skipped, TraceRow, located
+from ledgers.formats.head import Head
+
+name = "rundir"
+ROWS = "requests.jsonl"
+OWN = frozenset({"arrival_ns", "outcome"})
+
+
+class Record(msgspec.Struct, rename={"class_": "class"}):
+    """What of a row is asked for again; rows of later versions may have more."""
+
+    id: Any = None
+    retry_of: Any = None
+    class_: Any = None
+    session: Any = None
+    turn: Any = None
+    think_ns: Any = None
+    prompt_tokens: Any = None
+    output_tokens: Any = None
+    arrival_ns: int | None = None
+    tokens: Any = None
+    outcome: Any = None
+
+
+def detects(head: Head) -> bool:
+    return "prompt_tokens" in head.keys and not head.keys.isdisjoint(OWN)
+
+
+def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
+    decoder = msgspec.json.Decoder(Record)
+    for line, text in enumerate(fields.text_lines(file, source), 1):
+        if text.isspace():
+            continue
+        try:
+            yield _row(line, decoder.decode(text))
+        except (msgspec.DecodeError, RecursionError) as error:
+            if not text.endswith("\n"):  # of a run that was killed while it wrote
+                yield Skipped(line, "half a row, where the file ends")
+                return
+            raise located(source, line, f"not a JSON object that can be read: {error}") from None
+        except ValueError as error:
+            raise located(source, line, error) from None
+
+
+def _row(line: int, record: Record) -> TraceRow | Skipped:
+    if record.retry_of is not None:
+        return Skipped(line, "a further attempt of another request")
+    if record.arrival_ns is None and record.think_ns is None:  # a turn that never came needs no time
+        return Skipped(line, fields.NO_TIME)
+    asked = fields.tokens(record.output_tokens, "output_tokens")
+    delivered = fields.tokens(record.tokens, "tokens") if record.outcome == "completed" else 0
+    return TraceRow(
+        line=line,
+        time_ns=record.arrival_ns,
+        prompt_tokens=fields.tokens(record.prompt_tokens, "prompt_tokens"),
+        output_tokens=delivered or asked,
+        id=fields.label(record.id, "id"),
+        class_=fields.optional_label(record.class_, "class"),
+        session=fields.optional_label(record.session, "session"),
+        turn=_optional_count(record.turn, "turn"),
+        think_ns=record.think_ns,
+    )
+
+
+def _optional_count(value: Any, field: str) -> int | None:
+    return None if value is None else fields.whole(value, field, least=0)
