@@ -43,7 +43,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def run_block(block: Block, cwd: Path) -> str:
-    """What the block printed. A command that fails is an error, but on a real clock, where it may be a stall."""
+    """What the block printed. A command that fails is an error, but on a real clock: that may stall."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     command = ["bash", "-euo", "pipefail", "-c", block.commands]

@@ -10,7 +10,7 @@ import pytest
 from tests.pages import ROOT, Block, Figure, blocks, figures, fill, run_block, shown, value
 
 Ran = dict[str, tuple[Path, list[tuple[Block, str]]]]
-PAGES = ["experiments.md"]
+PAGES = ["experiments.md", "migration.md"]
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +138,35 @@ def test_littles_law_holds_where_nothing_is_left_and_fails_where_a_queue_is_cut(
     assert figure("phases", "attainment") < 0.6, "and yet it was overloaded"
 
 
-def test_the_real_clock_agrees(tmp_path: Path) -> None:
-    """As printed. A machine that stalls makes it inconclusive (exit code 4), never another schedule."""
-    block = next(block for block in blocks(read("experiments.md")) if block.kind == "sh real-clock")
-    printed = run_block(block, tmp_path)
-    assert "(a) served = simulated from the same inputs: 16/16 requests" in printed
+@pytest.mark.parametrize(("name", "requests"), [("experiments.md", 16), ("migration.md", 24)])
+def test_the_real_clock_agrees(ran: Ran, name: str, requests: int) -> None:
+    """As printed. A machine that stalls may make it inconclusive, but never makes it another schedule."""
+    block = next(block for block in blocks(read(name)) if block.kind == "sh real-clock")
+    printed = run_block(block, ran[name][0])
+    assert f"(a) served = simulated from the same inputs: {requests}/{requests} requests" in printed
+
+
+def test_the_migration_ends_with_the_settings_that_keep_both_bounds(ran: Ran) -> None:
+    """E2E p95 of 1.5 s and 8 s at 2 per second; and who throws requests away keeps no p95 of all."""
+    cwd, _ = ran["migration.md"]
+
+    def of(run: str, key: str) -> Any:
+        return value(Figure(f"runs/{run}", key, ""), cwd)
+
+    def keeps(run: str) -> bool:
+        bounds = {"short": 1500, "long": 8000}
+        return not of(run, "rejected") and all(
+            of(run, f"by_class.{name}.e2e_ms.p95") <= bound for name, bound in bounds.items()
+        )
+
+    settings = ("slots", "shared", "batched", "short-queue", "lanes", "limited-shared", "limited-lanes")
+    assert [run for run in settings if keeps(run)] == ["limited-shared", "limited-lanes"]
+    for name in ("short", "long"):
+        assert of("short-queue", f"by_class.{name}.rejected") > 0.05 * of(
+            "short-queue", f"by_class.{name}.scheduled"
+        )
+    kept = [f"{policy}-{rate}" for policy in ("continuous", "classes") for rate in (2.2, 2.4, 2.6)]
+    assert [run for run in kept if keeps(run)] == ["continuous-2.2", "classes-2.2", "classes-2.4"]
 
 
 def test_a_cell_that_is_wrong_is_found(ran: Ran) -> None:
