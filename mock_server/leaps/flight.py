@@ -1,0 +1,70 @@
+"""A sequence in a scheduler that leaps: when its tokens come is known, not counted down. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain, pairwise
+
+from ledgers.rows import RequestRow
+from mock_server.scheduler import Sequence
+
+NEVER = 2**63 - 1
+
+
+class Flight(Sequence):
+    """Its tokens come at the ticks in `tokens`, and then at each one of `run`.
+
+    While there are slots for all, `run` reaches to the last token. Where they take turns it is empty, and
+    each token is put down when it comes.
+    """
+
+    __slots__ = ("planned", "run", "steady_from", "tokens")
+
+    def __init__(self, planned: RequestRow) -> None:
+        super().__init__(
+            planned.id,
+            planned.prompt_tokens,
+            planned.output_tokens,
+            planned.arrival_ns or 0,
+            planned.class_,
+        )
+        self.planned = planned
+        self.tokens: list[int] = []
+        self.run = range(0)
+        self.steady_from: int | None = None  # the tick from which its prefill gets a whole chunk in each
+
+    def run_from(self, tick: int) -> None:
+        """Emit at each tick from `tick` on."""
+        self.run = range(tick, tick + self.output_tokens - len(self.tokens))
+
+    def cut(self, tick: int) -> None:
+        """Emit at no tick from `tick` on."""
+        self.run = range(self.run.start, min(tick, self.run.stop))
+
+    def put_down(self, tick: int) -> None:
+        """Emit in turn from `tick` on, when it is told."""
+        self.tokens.extend(range(self.run.start, tick))
+        self.run = range(0)
+
+    def end(self, tick: int) -> None:
+        """What the scheduler's books say of a sequence that has ended, or is cancelled in `tick`."""
+        self.phase = "ended"
+        self.cut(tick)
+        self.emitted = len(self.tokens) + len(self.run)
+        if self.emitted:
+            self.ticks.first_token = self.tokens[0] if self.tokens else self.run[0]
+
+    def token_ticks(self) -> list[int]:
+        return [*self.tokens, *self.run]
+
+    def gaps(self) -> Mapping[int, int]:
+        """How many ticks pass from one token to the next, and how often."""
+        steady = len(self.run) - 1
+        if not self.tokens:
+            return {1: steady} if steady > 0 else {}
+        times = chain(self.tokens, self.run[:1])
+        gaps = Counter(after - before for before, after in pairwise(times))
+        if steady > 0:
+            gaps[1] += steady
+        return gaps
