@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ledgers.histograms import IntervalLog
 from ledgers.ledger import Ledger
 from ledgers.metrics import completed_by, distributed_ns, window_end_ns
+from ledgers.rows import RequestRow
 from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
 from ledgers.summary import write_summary
+from ledgers.tick_runs import TickLines
+from mock_server.leaps import LEAPERS
+from mock_server.leaps.driver import Ended, leap
+from mock_server.leaps.flight import Flight
 from mock_server.policies import make_scheduler
 from mock_server.simulate import Cancels, simulate
 
@@ -27,33 +33,65 @@ def write_simulation(
     record_events: bool = False,
 ) -> None:
     """Simulate a ledger into a run directory, and complete it; if interrupted, as far as it came."""
-    histograms = IntervalLog()
-    t_obs_ns = window_end_ns(ledger.rows[-1].arrival_ns or 0, writer.info.config.tail_s)
+    results = _Results(writer, ledger, settings.hardware.tick_ns, record_tokens)
     if ticks:
         writer.open_files("ticks.jsonl")
-    rows = simulate(
-        make_scheduler(settings),
-        ledger.rows,
-        cancels=cancels,
-        on_tick=writer.add_tick if ticks else None,
-        record_events=record_events,
-    )
-    end_ns = 0
+    tick_lines = TickLines(lambda lines: writer.add_lines("ticks.jsonl", lines))
+    if record_events or settings.policy not in LEAPERS:
+        rows = simulate(
+            make_scheduler(settings),
+            ledger.rows,
+            cancels=cancels,
+            on_tick=writer.add_tick if ticks else None,
+            record_events=record_events,
+        )
+        ended = (Ended(row, None) for row in rows)
+    else:
+        leaper = LEAPERS[settings.policy](settings)
+        on_ticks = tick_lines.add if ticks else None
+        ended = leap(settings, leaper, ledger.rows, cancels=cancels, on_ticks=on_ticks)
     with noted_interrupts() as interrupted:
-        for row in rows:
-            if completed_by(row, t_obs_ns):
-                for tag, values_ns in distributed_ns(row).items():
-                    histograms[tag].record_all(values_ns)
-            end_ns = row.end_ns or end_ns
-            row.token_ns = row.token_ns if record_tokens else None
-            writer.add(row)
+        for row, flight in ended:
+            results.add(row, flight)
             if interrupted:
                 break
-    writer.add_lines("histograms.hlog", histograms.lines(0, end_ns))
+        tick_lines.flush()
+    writer.add_lines("histograms.hlog", results.histograms())
     writer.close(complete=not interrupted, interrupted=bool(interrupted))
     write_summary(writer.path)
     if interrupted:
         raise KeyboardInterrupt
+
+
+class _Results:
+    """Writes rows as requests end, and adds them to the histograms."""
+
+    def __init__(self, writer: RunWriter, ledger: Ledger, tick_ns: int, record_tokens: bool) -> None:
+        self._writer = writer
+        self._tick_ns = tick_ns
+        self._record_tokens = record_tokens
+        self._t_obs_ns = window_end_ns(ledger.rows[-1].arrival_ns or 0, writer.info.config.tail_s)
+        self._log = IntervalLog()
+        self._gaps: Counter[int] = Counter()  # in ticks
+        self._end_ns = 0
+
+    def add(self, row: RequestRow, flight: Flight | None) -> None:
+        if completed_by(row, self._t_obs_ns):
+            for tag, values_ns in distributed_ns(row).items():
+                self._log[tag].record_all(values_ns)
+            for gap, count in flight.gaps().items() if flight else ():
+                self._gaps[gap] += count
+        if not self._record_tokens:
+            row.token_ns = None
+        elif flight:
+            row.token_ns = [tick * self._tick_ns for tick in flight.token_ticks()]
+        self._end_ns = row.end_ns or self._end_ns
+        self._writer.add(row)
+
+    def histograms(self) -> bytes:
+        """The lines of their log."""
+        self._log["itl"].record_counts({gap * self._tick_ns: n for gap, n in self._gaps.items()})
+        return self._log.lines(0, self._end_ns)
 
 
 @contextmanager
