@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
 from typing import NamedTuple
 
 from ledgers.rows import TickRow
 
 _LINES_AT_ONCE = 1_024  # a run can be as long as a trace is
+_PIECES_AT_ONCE = 512
 
 
 class TickRun(NamedTuple):
@@ -42,23 +42,29 @@ class TickRun(NamedTuple):
                 starved=self.starved,
             )
 
-    def lines(self) -> Iterator[str]:
-        """The rows as they are encoded, with their newlines, many at a time."""
-        # Written out, for an encoder would need a row for each tick: this takes a tenth of the time.
-        middle = (
-            f',"queue":{self.queue},"prefill":{self.prefill},"ready":{self.ready},"emitted":{self.emitted}'
-            f',"kv_reserved":{self.kv_reserved},"kv_cached":'
-        )
-        end = f',"starved":{self.starved}}}\n' if self.starved else "}\n"
-        if self.count == 1:
-            yield f'{{"tick":{self.first}{middle}{self.kv_cached}{end}'
-            return
-        cached = count(self.kv_cached, self.kv_growth)
-        for first in range(self.first, self.first + self.count, _LINES_AT_ONCE):
-            ticks = range(first, min(first + _LINES_AT_ONCE, self.first + self.count))
-            yield "".join(
-                [f'{{"tick":{tick}{middle}{kv}{end}' for tick, kv in zip(ticks, cached, strict=False)]
+    def pieces(self) -> Iterator[TickRun]:
+        """The same in runs of at most `_LINES_AT_ONCE` ticks."""
+        for begin in range(0, self.count, _LINES_AT_ONCE):
+            yield self._replace(
+                first=self.first + begin,
+                count=min(_LINES_AT_ONCE, self.count - begin),
+                kv_cached=self.kv_cached + begin * self.kv_growth,
             )
+
+    def lines(self) -> str:
+        """The rows as they are encoded, with their newlines."""
+        # Written out, for an encoder would need a row for each tick: this takes a tenth of the time.
+        first, count, queue, prefill, ready, emitted, reserved, cached, growth, starved = self
+        middle = (
+            f',"queue":{queue},"prefill":{prefill},"ready":{ready},"emitted":{emitted}'
+            f',"kv_reserved":{reserved},"kv_cached":'
+        )
+        end = f',"starved":{starved}}}\n' if starved else "}\n"
+        if count == 1:
+            return f'{{"tick":{first}{middle}{cached}{end}'
+        return "".join(
+            [f'{{"tick":{first + i}{middle}{cached + i * growth}{end}' for i in range(count)]
+        )
 
 
 class TickTable:
@@ -85,9 +91,9 @@ class TickLines:
         self._lines: list[str] = []
 
     def add(self, run: TickRun) -> None:
-        for lines in run.lines():
-            self._lines.append(lines)
-            if len(self._lines) >= _LINES_AT_ONCE:
+        for piece in (run,) if run.count <= _LINES_AT_ONCE else run.pieces():
+            self._lines.append(piece.lines())
+            if len(self._lines) >= _PIECES_AT_ONCE:
                 self.flush()
 
     def flush(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from ledgers.histograms import IntervalLog
 from ledgers.ledger import Ledger
-from ledgers.metrics import completed_by, distributed_ns, window_end_ns
+from ledgers.metrics import completed_by, e2e_ns, gaps_ns, ttft_ns, window_end_ns
 from ledgers.rows import RequestRow
 from ledgers.rundir import RunWriter
 from ledgers.settings import SchedulerSettings
@@ -72,15 +72,15 @@ class _Results:
         self._record_tokens = record_tokens
         self._t_obs_ns = window_end_ns(ledger.rows[-1].arrival_ns or 0, writer.info.config.tail_s)
         self._log = IntervalLog()
-        self._gaps: Counter[int] = Counter()  # in ticks
+        self._gaps: Counter[int] = Counter()
         self._end_ns = 0
 
     def add(self, row: RequestRow, flight: Flight | None) -> None:
         if completed_by(row, self._t_obs_ns):
-            for tag, values_ns in distributed_ns(row).items():
-                self._log[tag].record_all(values_ns)
-            for gap, count in flight.gaps().items() if flight else ():
-                self._gaps[gap] += count
+            for tag, value_ns in (("ttft", ttft_ns(row)), ("e2e", e2e_ns(row))):
+                if value_ns is not None:
+                    self._log.record(tag, value_ns)
+            self._gaps.update(flight.gaps_ns(self._tick_ns) if flight else gaps_ns(row))
         if not self._record_tokens:
             row.token_ns = None
         elif flight:
@@ -90,7 +90,7 @@ class _Results:
 
     def histograms(self) -> bytes:
         """The lines of their log."""
-        self._log["itl"].record_counts({gap * self._tick_ns: n for gap, n in self._gaps.items()})
+        self._log["itl"].record_counts(self._gaps)
         return self._log.lines(0, self._end_ns)
 
 

@@ -131,6 +131,7 @@ class LeapingScheduler:
 
     @property
     def idle(self) -> bool:
+        """Nothing queued and nothing in service."""
         return not (self._leaper.busy or self._leaper.queue)
 
     def step(self, tick: int, arrivals: list[Flight], leaving: list[Flight]) -> list[Flight]:
@@ -143,42 +144,27 @@ class LeapingScheduler:
                 ended.append(flight)
         emitted, finished = leaper.serve(tick)
         if self._table:
-            kv = leaper.kv
-            run = TickRun(
-                tick,
-                1,
-                len(leaper.queue),
-                *leaper.counts(),
-                emitted,
-                kv.reserved,
-                kv.cached,
-                starved=leaper.starved,
+            kv, (prefill, ready) = leaper.kv, leaper.counts()
+            queue = len(leaper.queue)
+            self._table.add(
+                TickRun(tick, 1, queue, prefill, ready, emitted, kv.reserved, kv.cached, 0, leaper.starved)
             )
-            self._table.add(run)
         return ended + finished if ended else finished
 
     def leap(self, tick: int, until: int) -> int:
         """Let the ticks pass between `tick` and the next that must be served, `until` at the latest."""
         leaper = self._leaper
         until = min(until, leaper.due(tick))
-        if (ticks := until - tick - 1) > 0:
-            growth, starved = leaper.pace()
-            kv = leaper.kv
-            prefill, ready = leaper.counts()
+        if ticks := until - tick - 1:
+            kv, (growth, starved) = leaper.kv, leaper.pace()
             if self._table:
-                run = TickRun(
-                    tick + 1,
-                    ticks,
-                    len(leaper.queue),
-                    prefill,
-                    ready,
-                    ready,
-                    kv.reserved,
-                    kv.cached + growth,
-                    growth,
-                    starved,
+                prefill, ready = leaper.counts()
+                first, queue, cached = tick + 1, len(leaper.queue), kv.cached + growth
+                self._table.add(
+                    TickRun(
+                        first, ticks, queue, prefill, ready, ready, kv.reserved, cached, growth, starved
+                    )
                 )
-                self._table.add(run)
             kv.cached += ticks * growth
             leaper.leap(ticks)
         return until
@@ -221,17 +207,13 @@ def leap(
     scheduler = LeapingScheduler(settings, leaper, on_ticks)
     tick_ns = scheduler.tick_ns
     arrivals = Arrivals(requests, cancels or {}, tick_ns)
-    tick = 0
-    while True:
-        if scheduler.idle:
-            if arrivals.tick == NEVER:
-                break
-            tick = max(tick, arrivals.tick)
+    tick = arrivals.tick
+    while tick != NEVER:
         ended = scheduler.step(tick, list(arrivals.take(tick)), arrivals.leaving(tick))
         yield from arrivals.aside(tick * tick_ns)
         for flight in ended:
             yield Ended(_row(flight, tick, tick_ns), flight)
-        tick = tick + 1 if scheduler.idle else scheduler.leap(tick, arrivals.due())
+        tick = max(tick + 1, arrivals.tick) if scheduler.idle else scheduler.leap(tick, arrivals.due())
     yield from arrivals.aside()
 
 

@@ -58,13 +58,13 @@ class Flight(Sequence):
     def token_ticks(self) -> list[int]:
         return [*self.tokens, *self.run]
 
-    def gaps(self) -> Mapping[int, int]:
-        """How many ticks pass from one token to the next, and how often."""
+    def gaps_ns(self, tick_ns: int) -> Mapping[int, int]:
+        """The times from one token to the next, each with how often it comes."""
         steady = len(self.run) - 1
         if not self.tokens:
-            return {1: steady} if steady > 0 else {}
+            return {tick_ns: steady} if steady > 0 else {}
         times = chain(self.tokens, self.run[:1])
-        gaps = Counter(after - before for before, after in pairwise(times))
+        gaps = Counter((after - before) * tick_ns for before, after in pairwise(times))
         if steady > 0:
-            gaps[1] += steady
+            gaps[tick_ns] += steady
         return gaps
