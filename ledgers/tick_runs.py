@@ -12,10 +12,10 @@ _PIECES_AT_ONCE = 512
 
 
 class TickRun(NamedTuple):
-    """The rows of `count` ticks from `first` on; after each of them `kv_growth` more tokens are cached."""
+    """The rows of so many `ticks` from `first` on; after each of them `kv_growth` more tokens are cached."""
 
     first: int
-    count: int
+    ticks: int
     queue: int
     prefill: int
     ready: int
@@ -30,7 +30,7 @@ class TickRun(NamedTuple):
         return not (self.queue or self.prefill or self.ready or self.emitted)
 
     def rows(self) -> Iterator[TickRow]:
-        for i in range(self.count):
+        for i in range(self.ticks):
             yield TickRow(
                 tick=self.first + i,
                 queue=self.queue,
@@ -44,27 +44,25 @@ class TickRun(NamedTuple):
 
     def pieces(self) -> Iterator[TickRun]:
         """The same in runs of at most `_LINES_AT_ONCE` ticks."""
-        for begin in range(0, self.count, _LINES_AT_ONCE):
+        for begin in range(0, self.ticks, _LINES_AT_ONCE):
             yield self._replace(
                 first=self.first + begin,
-                count=min(_LINES_AT_ONCE, self.count - begin),
+                ticks=min(_LINES_AT_ONCE, self.ticks - begin),
                 kv_cached=self.kv_cached + begin * self.kv_growth,
             )
 
     def lines(self) -> str:
         """The rows as they are encoded, with their newlines."""
         # Written out, for an encoder would need a row for each tick: this takes a tenth of the time.
-        first, count, queue, prefill, ready, emitted, reserved, cached, growth, starved = self
+        first, ticks, queue, prefill, ready, emitted, reserved, cached, growth, starved = self
         middle = (
             f',"queue":{queue},"prefill":{prefill},"ready":{ready},"emitted":{emitted}'
             f',"kv_reserved":{reserved},"kv_cached":'
         )
         end = f',"starved":{starved}}}\n' if starved else "}\n"
-        if count == 1:
+        if ticks == 1:
             return f'{{"tick":{first}{middle}{cached}{end}'
-        return "".join(
-            [f'{{"tick":{first + i}{middle}{cached + i * growth}{end}' for i in range(count)]
-        )
+        return "".join([f'{{"tick":{first + i}{middle}{cached + i * growth}{end}' for i in range(ticks)])
 
 
 class TickTable:
@@ -80,7 +78,7 @@ class TickTable:
         if idle := run.first - self._next:
             self._on_ticks(TickRun(self._next, idle, 0, 0, 0, 0, 0, 0))
         self._on_ticks(run)
-        self._next = run.first + run.count
+        self._next = run.first + run.ticks
 
 
 class TickLines:
@@ -91,7 +89,7 @@ class TickLines:
         self._lines: list[str] = []
 
     def add(self, run: TickRun) -> None:
-        for piece in (run,) if run.count <= _LINES_AT_ONCE else run.pieces():
+        for piece in (run,) if run.ticks <= _LINES_AT_ONCE else run.pieces():
             self._lines.append(piece.lines())
             if len(self._lines) >= _PIECES_AT_ONCE:
                 self.flush()

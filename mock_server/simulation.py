@@ -38,14 +38,7 @@ def write_simulation(
         writer.open_files("ticks.jsonl")
     tick_lines = TickLines(lambda lines: writer.add_lines("ticks.jsonl", lines))
     if record_events or settings.policy not in LEAPERS:
-        rows = simulate(
-            make_scheduler(settings),
-            ledger.rows,
-            cancels=cancels,
-            on_tick=writer.add_tick if ticks else None,
-            record_events=record_events,
-        )
-        ended = (Ended(row, None) for row in rows)
+        ended = _tick_by_tick(writer, ledger, settings, cancels, ticks, record_events)
     else:
         leaper = LEAPERS[settings.policy](settings)
         on_ticks = tick_lines.add if ticks else None
@@ -61,6 +54,25 @@ def write_simulation(
     write_summary(writer.path)
     if interrupted:
         raise KeyboardInterrupt
+
+
+def _tick_by_tick(
+    writer: RunWriter,
+    ledger: Ledger,
+    settings: SchedulerSettings,
+    cancels: Cancels | None,
+    ticks: bool,
+    record_events: bool,
+) -> Iterator[Ended]:
+    """The plain form, for the events of each tick, and for policies that cannot leap."""
+    rows = simulate(
+        make_scheduler(settings),
+        ledger.rows,
+        cancels=cancels,
+        on_tick=writer.add_tick if ticks else None,
+        record_events=record_events,
+    )
+    return (Ended(row, None) for row in rows)
 
 
 class _Results:

@@ -6,9 +6,9 @@ from collections import deque
 
 from ledgers.settings import SchedulerSettings
 from ledgers.units import ceil_div
-from mock_server.leaps.flight import NEVER, Flight
+from mock_server.leaps.flight import NEVER, Flight, Queue
 from mock_server.leaps.ready import Ready, Rotation, Turns
-from mock_server.scheduler import KvPool, WaitingLine
+from mock_server.scheduler import KvPool
 
 
 class Batch:
@@ -110,7 +110,7 @@ class BatchLeaper:
         self._ready = Ready(self.turns(), self.kv, hardware.decode_slots)
 
     @property
-    def queue(self) -> WaitingLine:
+    def queue(self) -> Queue:
         return self._waiting
 
     def turns(self) -> Turns:
@@ -129,7 +129,7 @@ class BatchLeaper:
     def opens(self, tick: int) -> int:
         """The first tick from `tick` on at which a batch may start, unless anything changes before."""
         queue = self._waiting
-        if not queue or (self._alone and len(self._ready)) or not self.kv.can_reserve(queue[0]):
+        if not queue or (self._alone and self._ready.count) or not self.kv.can_reserve(queue[0]):
             return NEVER
         return formed_tick(queue, self._max_batch, self._max_wait_ns, tick, self.tick_ns)
 
@@ -141,7 +141,7 @@ class BatchLeaper:
         return min(decode, self._batch.due(tick) if self._batch else self.opens(tick + 1))
 
     def pace(self) -> tuple[int, int]:
-        return len(self._ready) + self._batch.growth, 0
+        return self._ready.count + self._batch.growth, 0
 
     def leap(self, ticks: int) -> None:
         self._batch.leap(ticks)
@@ -153,11 +153,11 @@ class BatchLeaper:
             self._batch.withdraw(flight, tick)
 
     def counts(self) -> tuple[int, int]:
-        return self._batch.in_prefill, len(self._ready)
+        return self._batch.in_prefill, self._ready.count
 
     @property
     def busy(self) -> bool:
-        return bool(self._batch or len(self._ready))
+        return bool(self._batch or self._ready.count)
 
 
 def formed_tick(queue: deque[Flight], max_batch: int, max_wait_ns: int, tick: int, tick_ns: int) -> int:

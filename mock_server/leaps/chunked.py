@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 from ledgers.settings import SchedulerSettings
 from ledgers.units import ceil_div
-from mock_server.leaps.flight import NEVER, Flight
+from mock_server.leaps.flight import NEVER, Flight, Queue
 from mock_server.leaps.ready import Ready, Rotation
 from mock_server.scheduler import KvPool
 
@@ -22,7 +22,7 @@ class ChunkedLeaper:
     def __init__(self, settings: SchedulerSettings) -> None:
         hardware = settings.hardware
         self.kv = KvPool(hardware.kv_budget_tokens)
-        self.queue: deque[Flight] = deque()
+        self._waiting: deque[Flight] = deque()
         self.starved = 0
         self._slots = hardware.decode_slots
         self._chunk = settings.prefill_chunk
@@ -33,6 +33,10 @@ class ChunkedLeaper:
         self._last_chunks: list[tuple[int, int, Flight]] = []  # a heap; the cancelled stay in it
         self._others: deque[Flight] = deque()
 
+    @property
+    def queue(self) -> Queue:
+        return self._waiting
+
     def serve(self, tick: int) -> tuple[int, list[Flight]]:
         emitted, ended = self._ready.decode(tick)
         while self._in_prefill < self._slots - emitted and self._admits():
@@ -42,7 +46,7 @@ class ChunkedLeaper:
 
     def due(self, tick: int) -> int:
         """The next tick after `tick` at which not just everybody emits, or gets the same as before."""
-        if self._in_prefill < self._slots - len(self._ready) and self._admits():
+        if self._in_prefill < self._slots - self._ready.count and self._admits():
             return tick + 1
         if self._others and self._steady < self._most_steady:
             return tick + 1
@@ -52,7 +56,7 @@ class ChunkedLeaper:
     def pace(self) -> tuple[int, int]:
         left = self._left
         growth = self._steady * self._chunk + (left if self._others else 0)
-        return len(self._ready) + growth, len(self._others) - (left > 0 and bool(self._others))
+        return self._ready.count + growth, len(self._others) - (left > 0 and bool(self._others))
 
     def leap(self, ticks: int) -> None:
         if self._others:
@@ -73,11 +77,11 @@ class ChunkedLeaper:
         flight.end(tick)
 
     def counts(self) -> tuple[int, int]:
-        return self._in_prefill, len(self._ready)
+        return self._in_prefill, self._ready.count
 
     @property
     def busy(self) -> bool:
-        return bool(self._in_prefill or len(self._ready))
+        return bool(self._in_prefill or self._ready.count)
 
     @property
     def _most_steady(self) -> int:
@@ -89,10 +93,10 @@ class ChunkedLeaper:
         return self._tokens_per_tick - self._steady * self._chunk
 
     def _admits(self) -> bool:
-        return bool(self.queue) and self.kv.can_reserve(self.queue[0])
+        return bool(self._waiting) and self.kv.can_reserve(self._waiting[0])
 
     def _admit(self, tick: int) -> None:
-        flight = self.queue.popleft()
+        flight = self._waiting.popleft()
         self.kv.reserve(flight)
         flight.phase = "prefill"
         flight.ticks.prefill_start = tick

@@ -9,9 +9,8 @@ from typing import cast
 
 from ledgers.settings import SchedulerSettings
 from mock_server.leaps.batch import BatchLeaper, formed_tick
-from mock_server.leaps.flight import NEVER, Flight
+from mock_server.leaps.flight import NEVER, Flight, Queue
 from mock_server.policies.classes import Lane, Lanes, take_turns
-from mock_server.scheduler import WaitingLine
 
 
 class LaneTurns:
@@ -20,9 +19,6 @@ class LaneTurns:
     def __init__(self, lanes: Lanes, tick_ns: int) -> None:
         self._lanes = lanes
         self._tick_ns = tick_ns
-
-    def __len__(self) -> int:
-        return sum(len(lane.ready) for lane in self._lanes.all)
 
     def __iter__(self) -> Iterator[Flight]:
         return cast(Iterator[Flight], chain.from_iterable(lane.ready for lane in self._lanes.all))
@@ -57,17 +53,21 @@ class ClassesLeaper(BatchLeaper):
         super().__init__(settings, settings.max_batch)
 
     @property
-    def queue(self) -> WaitingLine:
+    def queue(self) -> Queue:
         return self._lanes
 
     def turns(self) -> LaneTurns:
         return LaneTurns(self._lanes, self.tick_ns)
 
     def opens(self, tick: int) -> int:
-        waiting = [(self._formed_tick(lane, tick), lane) for lane in self._lanes.all if lane.queue]
-        later = min((formed for formed, _ in waiting if formed > tick), default=NEVER)
+        waiting = [lane for lane in self._lanes.all if lane.queue]
+        if not waiting:
+            return NEVER
         lane = self._most_urgent(tick)
-        return tick if lane and self.kv.can_reserve(lane.queue[0]) else later
+        if lane and self.kv.can_reserve(lane.queue[0]):
+            return tick
+        formed_ticks = (self._formed_tick(lane, tick) for lane in waiting)
+        return min((formed for formed in formed_ticks if formed > tick), default=NEVER)
 
     def start(self, tick: int) -> None:
         if lane := self._most_urgent(tick):

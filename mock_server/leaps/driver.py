@@ -15,9 +15,9 @@ from ledgers.rows import RequestRow, without_plan
 from ledgers.settings import SchedulerSettings
 from ledgers.tick_runs import TickRun, TickTable
 from ledgers.units import ceil_div
-from mock_server.leaps.flight import NEVER, Flight
+from mock_server.leaps.flight import NEVER, Flight, Queue
 from mock_server.results import describe
-from mock_server.scheduler import KvPool, Rejection, WaitingLine
+from mock_server.scheduler import KvPool, Rejection
 
 
 class Leaper(Protocol):
@@ -27,7 +27,7 @@ class Leaper(Protocol):
     def kv(self) -> KvPool: ...
 
     @property
-    def queue(self) -> WaitingLine: ...
+    def queue(self) -> Queue: ...
 
     @property
     def starved(self) -> int:
@@ -57,7 +57,7 @@ class Leaper(Protocol):
 
 
 class Ended(NamedTuple):
-    """The row of a request without its `token_ns`, and from what to get them; None if it was passed through."""
+    """The row of a request without its `token_ns`, and from what to get them, if it was scheduled."""
 
     row: RequestRow
     flight: Flight | None
@@ -161,9 +161,7 @@ class LeapingScheduler:
                 prefill, ready = leaper.counts()
                 first, queue, cached = tick + 1, len(leaper.queue), kv.cached + growth
                 self._table.add(
-                    TickRun(
-                        first, ticks, queue, prefill, ready, ready, kv.reserved, cached, growth, starved
-                    )
+                    TickRun(first, ticks, queue, prefill, ready, ready, kv.reserved, cached, growth, starved)
                 )
             kv.cached += ticks * growth
             leaper.leap(ticks)

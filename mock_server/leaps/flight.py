@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from itertools import chain, pairwise
+from typing import Protocol
 
 from ledgers.rows import RequestRow
 from mock_server.scheduler import Sequence
@@ -68,3 +69,13 @@ class Flight(Sequence):
         if steady > 0:
             gaps[tick_ns] += steady
         return gaps
+
+
+class Queue(Protocol):
+    """All that wait for admission, in one queue or in several."""
+
+    def append(self, flight: Flight, /) -> None: ...
+
+    def remove(self, flight: Flight, /) -> None: ...
+
+    def __len__(self) -> int: ...

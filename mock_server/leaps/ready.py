@@ -18,8 +18,6 @@ from mock_server.scheduler import KvPool
 class Turns(Protocol):
     """The order in which the ready emit."""
 
-    def __len__(self) -> int: ...
-
     def __iter__(self) -> Iterator[Flight]: ...
 
     def join(self, flight: Flight, tick: int) -> None:
@@ -42,9 +40,6 @@ class Rotation:
 
     def __init__(self) -> None:
         self._flights: deque[Flight] = deque()
-
-    def __len__(self) -> int:
-        return len(self._flights)
 
     def __iter__(self) -> Iterator[Flight]:
         return iter(self._flights)
@@ -79,15 +74,14 @@ class Ready:
         self._slots = slots
         self._short = False  # of slots: they take turns
         self._enough_from = -1  # the tick from which there were slots for all
-        self._last_tokens: list[int] = []  # a heap of ticks; those of the cancelled stay in it
-
-    def __len__(self) -> int:
-        return len(self._turns)
+        self._last_tokens: list[tuple[int, int, Flight]] = []  # a heap by tick; the cancelled stay in it
+        self.count = 0
 
     def join(self, flight: Flight, tick: int) -> None:
         """Take up one that can emit from `tick` on."""
         flight.phase = "ready"
         flight.ticks.prefill_end = tick
+        self.count += 1
         self._turns.join(flight, tick)
         if not self._short:
             self._run(flight, tick)
@@ -95,24 +89,26 @@ class Ready:
     def withdraw(self, flight: Flight, tick: int) -> None:
         """Forget one that was cancelled before it could emit in `tick`."""
         self._turns.remove(flight)
+        self.count -= 1
         flight.end(tick)
         self._kv.reserved -= flight.reserve
         self._kv.cached -= flight.prompt_tokens + flight.emitted
 
     def due(self, tick: int) -> int:
         """The next tick after `tick` at which not just everybody emits a token."""
-        if self._short or len(self._turns) > self._slots:
+        if self._short or self.count > self._slots:
             return tick + 1
-        return self._last_tokens[0] if self._last_tokens else NEVER
+        return self._last_tokens[0][0] if self._last_tokens else NEVER
 
     def decode(self, tick: int) -> tuple[int, list[Flight]]:
         """How many tokens are emitted in `tick`, and whose last ones are among them."""
-        ready = len(self._turns)
+        ready = self.count
         if (ready > self._slots) != self._short:
             self._switch(tick)
         ended = self._take_turns(tick) if self._short else self._take_ended(tick)
         emitted = min(ready, self._slots)
         self._kv.cached += emitted
+        self.count -= len(ended)
         for flight in ended:
             flight.ticks.last_token = tick
             flight.end(tick + 1)
@@ -122,7 +118,7 @@ class Ready:
 
     def _run(self, flight: Flight, tick: int) -> None:
         flight.run_from(tick)
-        heappush(self._last_tokens, flight.run.stop - 1)
+        heappush(self._last_tokens, (flight.run.stop - 1, flight.number, flight))
 
     def _switch(self, tick: int) -> None:
         self._short = not self._short
@@ -148,21 +144,29 @@ class Ready:
         return ended
 
     def _take_ended(self, tick: int) -> list[Flight]:
-        if not self._last_tokens or self._last_tokens[0] > tick:
-            return []
-        while self._last_tokens and self._last_tokens[0] <= tick:
-            heappop(self._last_tokens)
+        last_tokens, ended = self._last_tokens, []
+        while last_tokens and last_tokens[0][0] <= tick:
+            flight = heappop(last_tokens)[2]
+            if flight.phase == "ready":
+                ended.append(flight)
+        if len(ended) > 1:
+            return self._in_order(ended, tick)
+        for flight in ended:
+            self._turns.remove(flight)
+        return ended
+
+    def _in_order(self, ended: list[Flight], tick: int) -> list[Flight]:
+        """Take off those who end, in order of their turns."""
         if tick > self._enough_from:
             self._turns.settle(tick)
         turns = self._turns.take(self._slots)
-        ended = [flight for flight in turns if flight.run.stop == tick + 1]
+        gone = set(ended)
+        ended = [flight for flight in turns if flight in gone]
         self._put_back(turns, ended, tick)
         return ended
 
     def _put_back(self, turns: list[Flight], ended: list[Flight], tick: int) -> None:
-        if len(ended) == 1:
-            turns.remove(ended[0])
-        elif ended:
+        if ended:
             gone = set(ended)
             turns = [flight for flight in turns if flight not in gone]
         self._turns.put_back(turns, tick)
