@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import chain, pairwise
+from operator import sub
 from typing import Protocol
 
 from ledgers.rows import RequestRow
@@ -64,10 +64,10 @@ class Flight(Sequence):
         steady = len(self.run) - 1
         if not self.tokens:
             return {tick_ns: steady} if steady > 0 else {}
-        times = chain(self.tokens, self.run[:1])
-        gaps = Counter((after - before) * tick_ns for before, after in pairwise(times))
+        ticks = self.tokens + list(self.run[:1])
+        gaps = {gap * tick_ns: count for gap, count in Counter(map(sub, ticks[1:], ticks)).items()}
         if steady > 0:
-            gaps[tick_ns] += steady
+            gaps[tick_ns] = gaps.get(tick_ns, 0) + steady
         return gaps
 
 

@@ -137,8 +137,9 @@ class Ready:
         turns = self._turns.take(self._slots)
         ended = []
         for flight in turns:
-            flight.tokens.append(tick)
-            if len(flight.tokens) == flight.output_tokens:
+            tokens = flight.tokens
+            tokens.append(tick)
+            if len(tokens) == flight.output_tokens:
                 ended.append(flight)
         self._put_back(turns, ended, tick)
         return ended
