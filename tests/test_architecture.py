@@ -32,6 +32,7 @@ CLIENT_CORES = (
 )
 PURE = [
     *(ROOT / "mock_server" / "policies").glob("*.py"),
+    *(ROOT / "mock_server" / "leaps").glob("*.py"),
     *(
         ROOT / "mock_server" / name
         for name in (
@@ -62,6 +63,7 @@ PURE = [
             "queueing.py",
             "server_metrics.py",
             "taken.py",
+            "tick_runs.py",
         )
     ),
     *(

@@ -176,6 +176,21 @@ def test_leaping_changes_nothing(policy: str) -> None:
     assert all(happened[what] >= 5 for what in HARD[policy]), happened
 
 
+def test_who_was_passed_over_is_more_urgent_when_slots_are_enough_again() -> None:
+    """In ticks 2 and 3, p and y emit and x does not; p leaves. In tick 4, x comes before y; both end in it."""
+    traffic = Traffic(classes={"a": TrafficClass(max_batch=2), "b": TrafficClass()})
+    settings = SchedulerSettings("classes", max_wait_ns=0, hardware=Hardware(decode_slots=2), traffic=traffic)
+    lengths = {"p": ("a", 3), "y": ("a", 4), "x": ("b", 1)}
+    requests = [
+        RequestRow(id=id, class_=name, prompt_tokens=1, output_tokens=tokens, arrival_ns=0)
+        for id, (name, tokens) in lengths.items()
+    ]
+    case = Case(settings, requests, {})
+    rows = leaping(case, [])
+    assert [row.id for row in rows] == ["p", "x", "y"]
+    assert rows == plain(case)[0]
+
+
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
 def test_golden_vectors_hold_for_leaps_as_well(path: Path) -> None:
     """The rows and ticks of each are those that hold for the plain form, golden vectors themselves."""

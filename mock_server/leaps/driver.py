@@ -93,7 +93,7 @@ class Arrivals:
             flight.ticks.received = tick
             self._count += 1
             leaves = self._cancels.get(flight.id)
-            if leaves is not None and leaves >= tick:
+            if leaves is not None:
                 if leaves not in self._leaving:
                     heappush(self._leaving_ticks, leaves)
                 self._leaving[leaves].append(flight)
