@@ -42,12 +42,12 @@ def steps(
     coming = iter(sequences)
     following = next(coming, None)
     cancelled: defaultdict[int, list[Sequence]] = defaultdict(list)
-    tick = 0
+    tick, tick_ns = 0, scheduler.tick_ns
     while following or not scheduler.idle:
         if scheduler.idle and following:
-            tick = max(tick, received_tick(following.arrival_ns, scheduler.hardware.tick_ns))
+            tick = max(tick, received_tick(following.arrival_ns, tick_ns))
         arrivals = []
-        while following and following.arrival_ns <= tick * scheduler.hardware.tick_ns:
+        while following and following.arrival_ns <= tick * tick_ns:
             arrivals.append(following)
             if cancels and following.id in cancels:
                 cancelled[cancels[following.id]].append(following)
@@ -69,7 +69,7 @@ def simulate(
     `on_tick` gets a row for every tick from 0 through the last that was not idle or has recorded events.
     A request that has its outcome already was answered without the scheduler; its row is passed through.
     """
-    tick_ns = scheduler.hardware.tick_ns
+    tick_ns = scheduler.tick_ns
     aside: deque[RequestRow] = deque()
     table = TickTable(on_tick) if on_tick else None
     for step in steps(scheduler, map(SimulatedSequence, _scheduled(requests, aside)), cancels):
