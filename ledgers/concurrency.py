@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -32,6 +32,21 @@ class InFlight:
     def arrived(self, begin_ns: int, end_ns: int) -> int:
         """How many came after an instant and up to another."""
         return bisect_right(self._arrivals, end_ns) - bisect_right(self._arrivals, begin_ns)
+
+    def rising(self) -> Callable[[int], int]:
+        """As `at`, for instants none of which is before the last one asked for: many cost little."""
+        arrivals, departures = self._arrivals, self._departures
+        arrived = left = 0
+
+        def at(time_ns: int) -> int:
+            nonlocal arrived, left
+            while arrived < len(arrivals) and arrivals[arrived] <= time_ns:
+                arrived += 1
+            while left < len(departures) and departures[left] <= time_ns:
+                left += 1
+            return arrived - left
+
+        return at
 
     def mean(self, begin_ns: int, end_ns: int) -> float | None:
         """The time average over an interval; None if it is empty."""

@@ -11,7 +11,7 @@ import re
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
@@ -66,6 +66,18 @@ class Histogram:
         self._pending.extend(values_ns)
         if len(self._pending) >= _BATCH:
             self._settle()
+
+    def record_counts(self, counts: Mapping[int, int]) -> None:
+        """Count each value so many times."""
+        if not counts:
+            return
+        clamped = sum(count for value, count in counts.items() if not 0 <= value <= HIGHEST_NS)
+        n, sum_ns = sum(counts.values()), sum(value * count for value, count in counts.items())
+        self._count(n, sum_ns, min(counts), max(counts), clamped)
+        values = [min(max(value, 0), HIGHEST_NS) for value in counts]
+        for index, count in zip(_buckets(values), counts.values(), strict=True):
+            self._buckets.counts[index] += count
+        self._track(min(values), max(values), n)
 
     @property
     def n(self) -> int:

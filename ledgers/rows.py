@@ -146,8 +146,8 @@ class TickRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
 
 
 _encoder = msgspec.json.Encoder()
-_row_decoder = msgspec.json.Decoder(RequestRow)
-_tick_decoder = msgspec.json.Decoder(TickRow)
+row_decoder = msgspec.json.Decoder(RequestRow)
+tick_decoder = msgspec.json.Decoder(TickRow)
 
 
 def encode(value: Any) -> bytes:
@@ -156,8 +156,4 @@ def encode(value: Any) -> bytes:
 
 
 def decode_row(line: bytes) -> RequestRow:
-    return _row_decoder.decode(line)
-
-
-def decode_tick(line: bytes) -> TickRow:
-    return _tick_decoder.decode(line)
+    return row_decoder.decode(line)

@@ -94,20 +94,25 @@ def tick_figures(
     in prefill that holds a slot.
     """
     in_prefill = admissions.in_prefill() if policy == "chunked" else InFlight((), ())
+    holding_at = in_prefill.rising()
+    slots, last_tick = hardware.decode_slots, t_obs_ns // hardware.tick_ns  # told once: there are many rows
     starts, heads = admissions.heads()
     blocked = array("q", [0]) * len(starts)  # ticks, by the start that they waited for
     emitted = advanced = cached = peak = waiting = 0
     last = -1
     for row in ticks:
-        last = last if row.idle else row.tick
-        holding = min(hardware.decode_slots - row.emitted, in_prefill.at(row.tick))
-        busy = row.emitted + holding - row.starved
-        emitted, advanced, cached = emitted + row.emitted, advanced + busy, cached + row.kv_cached
-        if row.tick * hardware.tick_ns <= t_obs_ns:
-            peak = max(peak, row.kv_cached)
-        if row.queue and busy < hardware.decode_slots:
+        tick, tokens, kv_cached = row.tick, row.emitted, row.kv_cached
+        if tokens or not row.idle:
+            last = tick
+        busy = tokens + min(slots - tokens, holding_at(tick)) - row.starved
+        emitted += tokens
+        advanced += busy
+        cached += kv_cached
+        if kv_cached > peak and tick <= last_tick:
+            peak = kv_cached
+        if row.queue and busy < slots:
             waiting += 1
-            if (next_start := bisect_right(starts, row.tick)) < len(starts):
+            if (next_start := bisect_right(starts, tick)) < len(starts):
                 blocked[next_start] += 1
     if last < 0:
         return None

@@ -29,7 +29,7 @@ from loadgen.preflight import Found, preflight, unasked
 from loadgen.prompts import RequestEncoder
 from loadgen.recorder import Recorder, unsent
 from loadgen.requests import Requests, Share
-from loadgen.run_log import Log, RunLog
+from loadgen.run_log import Log, RunLog, Values
 from loadgen.scrape import Scraper
 from loadgen.sending import done_by, replay_of
 from loadgen.server_facts import Preflight, reset_mock
@@ -202,7 +202,7 @@ async def _replay(
     return Result(interrupts.count > 0, log.outcomes["completed"], log.unanswered, notes)
 
 
-def _window(plan: Plan) -> Window:
+def _window(plan: Plan) -> Window[Values]:
     rows = plan.ledger.rows
     waits = turns_before(rows) is not None
     return Window(rows[-1].arrival_ns or 0, plan.config.tail_s, grows=waits)

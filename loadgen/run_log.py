@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 from ledgers.health import HealthSample
 from ledgers.histograms import IntervalLog
-from ledgers.metrics import send_lag_ns
+from ledgers.metrics import distributed_ns, send_lag_ns
 from ledgers.rows import RequestRow
 from ledgers.rundir import RunWriter
 from ledgers.units import NS_PER_S
 from ledgers.window import Window
 
+Values = dict[str, list[int]]
 _INTERVAL_NS = 5 * NS_PER_S
 _PROGRESS_NS = 10 * NS_PER_S
 
@@ -33,7 +35,7 @@ class RunLog:
         self,
         writer: RunWriter,
         *,
-        window: Window | None = None,
+        window: Window[Values] | None = None,
         record_tokens: bool = False,
         count_text: Callable[[str], int] | None = None,
         scheduled: int = 0,
@@ -48,7 +50,7 @@ class RunLog:
         self.unanswered = 0  # no connection, or one that closed without a byte
         self._writer = writer
         writer.open_files("health.jsonl", "histograms.hlog")
-        self._window = window or Window(0, "drain", grows=False)
+        self._window: Window[Values] = window or Window(0, "drain", grows=False)
         self._record_tokens = record_tokens
         self._scheduled = scheduled
         self._show = show
@@ -65,7 +67,7 @@ class RunLog:
 
     def add(self, row: RequestRow, text: str | None = None) -> None:
         """A row is written at once, so that a kill cannot take it; but first its text is counted, if any."""
-        for values in self._window.values(row):
+        for values in self._window.take(row, partial(distributed_ns, row)):
             for tag, values_ns in values.items():
                 self._histograms[tag].record_all(values_ns)
         if (lag_ns := send_lag_ns(row)) is not None:

@@ -7,7 +7,7 @@ session its last turn.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -15,6 +15,27 @@ from msgspec.structs import replace
 
 from ledgers.rows import Outcome, RequestRow, without_plan
 from ledgers.sessions import not_completed
+
+
+class Aside:
+    """Requests that have their outcome already: they were answered without the scheduler."""
+
+    def __init__(self, requests: Iterable[RequestRow]) -> None:
+        self._requests = requests
+        self._rows: list[tuple[int, int, RequestRow]] = []  # a heap: the first to end first
+
+    def scheduled(self) -> Iterator[RequestRow]:
+        """The other requests."""
+        for place, row in enumerate(self._requests):
+            if row.outcome is None:
+                yield row
+            else:
+                heappush(self._rows, (row.end_ns or 0, place, without_plan(row, received_ns=row.arrival_ns)))
+
+    def until(self, ns: int | None = None) -> Iterator[RequestRow]:
+        """The rows of those that have come and end by then, each once; of all, if no time is given."""
+        while self._rows and (ns is None or self._rows[0][0] <= ns):
+            yield heappop(self._rows)[-1]
 
 
 class _Waiting(NamedTuple):
@@ -62,6 +83,12 @@ class Arrivals:
         ):
             self._read(self._following)
         return self._ready[0][0] if self._ready else None
+
+    def earliest_ns(self) -> int | None:
+        """No request arrives before, unless one that is in flight ends. Nothing is read for that."""
+        following = None if self._following is None else self._following.arrival_ns or 0
+        known = [ns for ns in (self._ready[0][0] if self._ready else None, following) if ns is not None]
+        return min(known, default=None)
 
     def take(self, until_ns: int) -> list[RequestRow]:
         """Those that have arrived by then, each once, in order; at the same instant as in the ledger."""

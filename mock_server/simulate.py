@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import heappop, heappush
 from typing import Any
 
 from ledgers.rows import Outcome, RequestRow, TickRow, without_plan
 from ledgers.units import ceil_div
-from mock_server.arrivals import Arrivals
+from mock_server.arrivals import Arrivals, Aside
 from mock_server.results import describe
 from mock_server.scheduler import EventKind, Scheduler, Sequence, Step
 
 Cancels = Mapping[str, int]
-Aside = list[tuple[int, int, RequestRow]]
-"""A heap of rows that were answered without the scheduler: by when they ended, then in order of arrival."""
 ENDS: Mapping[EventKind, Outcome] = {"finish": "completed", "reject": "rejected", "cancel": "cancelled"}
 
 
@@ -42,20 +39,20 @@ def steps(scheduler: Scheduler, arrivals: Arrivals, cancels: Cancels | None = No
     `cancels` maps an id to the tick at which its cancellation takes effect.
     """
     cancelled: defaultdict[int, list[Sequence]] = defaultdict(list)
-    tick = 0
+    tick, tick_ns = 0, scheduler.tick_ns
     while True:
         if scheduler.idle:
             if (next_ns := arrivals.next_ns()) is None:
                 return
-            tick = max(tick, received_tick(next_ns, scheduler.tick_ns))
-        arrived = [SimulatedSequence(row) for row in arrivals.take(tick * scheduler.tick_ns)]
+            tick = max(tick, received_tick(next_ns, tick_ns))
+        arrived = [SimulatedSequence(row) for row in arrivals.take(tick * tick_ns)]
         for sequence in arrived:
             if cancels and sequence.id in cancels:
                 cancelled[cancels[sequence.id]].append(sequence)
         step = scheduler.step(tick, arrived, cancelled.pop(tick, ()))
         for kind, ended in step.events:
             if kind in ENDS:
-                arrivals.ended(ended.id, tick * scheduler.tick_ns, ENDS[kind])
+                arrivals.ended(ended.id, tick * tick_ns, ENDS[kind])
         yield step
         tick += 1
 
@@ -74,13 +71,12 @@ def simulate(
     A turn of a session whose turn before did not complete is `not_sent`.
     A request that has its outcome already was answered without the scheduler; its row is passed through.
     """
-    tick_ns = scheduler.hardware.tick_ns
-    aside: Aside = []
+    tick_ns = scheduler.tick_ns
+    aside = Aside(requests)
     table = TickTable(on_tick) if on_tick else None
-    arrivals = Arrivals(_scheduled(requests, aside))
+    arrivals = Arrivals(aside.scheduled())
     for step in steps(scheduler, arrivals, cancels):
-        while aside and aside[0][0] <= step.row.tick * tick_ns:
-            yield heappop(aside)[-1]
+        yield from aside.until(step.row.tick * tick_ns)
         if record_events:
             step.row.events = [(event.kind, event.sequence.id) for event in step.events]
         if table:
@@ -94,17 +90,7 @@ def simulate(
         while arrivals.not_sent:
             yield arrivals.not_sent.popleft()
     yield from arrivals.not_sent
-    while aside:
-        yield heappop(aside)[-1]
-
-
-def _scheduled(requests: Iterable[RequestRow], aside: Aside) -> Iterator[RequestRow]:
-    """The requests that the scheduler gets; the others are put aside."""
-    for place, row in enumerate(requests):
-        if row.outcome is None:
-            yield row
-        else:
-            heappush(aside, (row.end_ns or 0, place, without_plan(row, received_ns=row.arrival_ns)))
+    yield from aside.until()
 
 
 class TickTable:

@@ -32,6 +32,7 @@ CLIENT_CORES = (
 )
 PURE = [
     *(ROOT / "mock_server" / "policies").glob("*.py"),
+    *(ROOT / "mock_server" / "leaps").glob("*.py"),
     *(
         ROOT / "mock_server" / name
         for name in (
@@ -71,6 +72,7 @@ PURE = [
             "server_metrics.py",
             "steady.py",
             "taken.py",
+            "tick_runs.py",
             "traffic.py",
             "trim.py",
             "uncertainty.py",

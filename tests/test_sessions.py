@@ -320,11 +320,11 @@ def test_a_growing_window_takes_in_what_a_later_arrival_shows_to_be_in_it() -> N
             id="r", prompt_tokens=1, output_tokens=1, arrival_ns=arrival_ns, outcome="completed", **times
         )
 
-    window = Window(0, 1.0, grows=True)
-    assert window.values(row(0, 3 * S // 2)) == []
-    assert [values["e2e"] for values in window.values(row(S, 5 * S))] == [[3 * S // 2]]
-    fixed = Window(S, 1.0, grows=False)
-    assert [len(fixed.values(row(0, end))) for end in (2 * S, 2 * S + 1)] == [1, 0]
+    window: Window[str] = Window(0, 1.0, grows=True)
+    assert window.take(row(0, 3 * S // 2), lambda: "first") == []
+    assert window.take(row(S, 5 * S), lambda: "second") == ["first"]
+    fixed: Window[str] = Window(S, 1.0, grows=False)
+    assert [len(fixed.take(row(0, end), lambda: "")) for end in (2 * S, 2 * S + 1)] == [1, 0]
 
 
 def test_think_times_are_no_matter_without_sessions(tmp_path: Path) -> None:
