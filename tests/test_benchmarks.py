@@ -15,9 +15,12 @@ from benchmarks.clients import Client, aiohttp_client, run_client, tokentick
 from benchmarks.processes import read_truths, run_to_end
 from benchmarks.results import Result, Tally
 from benchmarks.scenarios import FULL, QUICK, SCENARIOS, Length, Setting
+from benchmarks.simulator import measure as measure_simulator
+from benchmarks.simulator import write_trace
 from benchmarks.table import BEGIN, END, Report, markdown, replace_block
 from benchmarks.workload import Workload
 from ledgers.distributions import distribution
+from ledgers.load import load_ledger
 from reports.stamp_errors import Truth
 
 FAKE_TRUTH = [sys.executable, str(Path(__file__).with_name("fake_truth.py"))]
@@ -191,3 +194,15 @@ def test_the_readme_has_one_place_for_the_tables() -> None:
 def test_a_readme_without_the_place_is_left_alone(text: str) -> None:
     with pytest.raises(ValueError, match="needs"):
         replace_block(text, "x")
+
+
+def test_the_simulator_is_measured_in_both_forms(tmp_path: Path) -> None:
+    """On a trace that a seed makes anew; a row for the policy: both forms, the command, its memory."""
+    trace = write_trace(tmp_path / "trace.csv", 60, seed=3)
+    assert trace.read_text() == write_trace(tmp_path / "again.csv", 60, seed=3).read_text()
+    ledger = load_ledger(str(trace))
+    assert len(ledger.rows) == 60
+    ((policy, *figures),) = measure_simulator(trace, ledger, ("continuous",), "all", True, 1, tmp_path)
+    assert policy == "continuous"
+    assert all(float(figure) >= 0 for figure in figures)
+    assert len(figures) == 4

@@ -233,3 +233,16 @@ def test_a_histogram_that_nobody_needs_is_gone_at_once() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("counts", [{}, {5: 3}, {0: 2, 20_000_000: 400, 10**16: 1, -4: 2, 123_456_789: 7}])
+def test_counted_values_are_as_recorded_one_by_one(counts: dict[int, int]) -> None:
+    """To the byte, out of range or not, beside values that were recorded before."""
+    counted, recorded = Histogram(), Histogram()
+    for histogram in (counted, recorded):
+        histogram.record_all([7, 20_000_000])
+    counted.record_counts(counts)
+    for value, count in counts.items():
+        recorded.record_all([value] * count)
+    assert counted.exact_figures("itl") == recorded.exact_figures("itl")
+    assert counted.encode() == recorded.encode()
