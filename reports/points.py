@@ -23,8 +23,8 @@ from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter, comma
 from ledgers.settings import WindowSettings
 from ledgers.summary import summarize_requests
 from ledgers.units import NS_PER_S
-from mock_server.policies import make_scheduler
-from mock_server.simulate import simulate
+from mock_server.leaps import LEAPERS
+from mock_server.leaps.driver import leap
 from mock_server.simulation import write_simulation
 from reports.agree import Replay, serve_arguments, window_arguments, write_planned
 from reports.grid import Point, Setting, options_at
@@ -117,10 +117,9 @@ def with_offered(summary: dict[str, Any]) -> dict[str, Any]:
 
 def simulated(options: Options, ledger: Ledger) -> Seen:
     """A simulation of which nothing stays but what the summary needs."""
-    window = window_from(options)
+    window, settings = window_from(options), scheduler_from(options)
     seen = Observations(window.slo)
-    for row in simulate(make_scheduler(scheduler_from(options)), ledger.rows):
-        row.token_ns = None
+    for row, _ in leap(settings, LEAPERS[settings.policy](settings), ledger.rows):
         seen.add(row)
     return Seen(seen, seen.window_ns(_tail_s(window), cut_short=False))
 

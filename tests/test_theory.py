@@ -31,8 +31,9 @@ from ledgers import queueing
 from ledgers.arrivals import draw_arrivals
 from ledgers.rows import RequestRow, TickRow
 from ledgers.settings import Hardware, SchedulerSettings
-from mock_server.policies import make_scheduler
-from mock_server.simulate import simulate
+from ledgers.tick_runs import TickRun
+from mock_server.leaps import LEAPERS
+from mock_server.leaps.driver import leap
 
 TICK_S = 0.01
 REQUESTS = 104_000
@@ -80,9 +81,15 @@ def planned(rate: float, output: Lengths, seed: int, prompt: Lengths | None = No
 def run(
     settings: SchedulerSettings, requests: list[RequestRow], on_tick: Callable[[TickRow], None] | None = None
 ) -> list[RequestRow]:
-    """The rows in order of arrival."""
-    rows = simulate(make_scheduler(settings), requests, on_tick=on_tick)
-    return sorted(rows, key=lambda row: row.id)
+    """The rows in order of arrival, from the simulator that the commands use."""
+
+    def add_ticks(run: TickRun) -> None:
+        if on_tick:
+            for row in run.rows():
+                on_tick(row)
+
+    ended = leap(settings, LEAPERS[settings.policy](settings), requests, on_ticks=on_tick and add_ticks)
+    return sorted((row for row, _ in ended), key=lambda row: row.id)
 
 
 def queue_delay_s(rows: list[RequestRow]) -> Interval:
