@@ -31,7 +31,7 @@ def no_trace(source: str) -> Any:
 
 
 def drawn(prompt: str, output: str | None, count: int, seed: int = 0) -> list[tuple[int, int]]:
-    draw = parse_pair(prompt, output, lambda source: TRACE, "--prompt-len")
+    draw = parse_pair(prompt, output, lambda source: TRACE, "--prompt-len", "--output-len")
     return [row[1:] for row in Mix([Class(None, Fraction(1), draw)]).draw(count, seed)]
 
 
@@ -105,7 +105,7 @@ def test_lengths_of_a_trace_are_drawn_in_pairs_unless_only_one_is_wanted() -> No
 )
 def test_lengths_that_cannot_be_drawn_are_refused(prompt: str, output: str | None, fault: str) -> None:
     with pytest.raises(InputError, match=fault):
-        parse_pair(prompt, output, no_trace, "--prompt-len")
+        parse_pair(prompt, output, no_trace, "--prompt-len", "--output-len")
 
 
 # --- mixes
