@@ -117,12 +117,14 @@ def test_a_planned_ledger_reads_back_as_it_was_written(tmp_path: Path, write: Ca
     ("lines", "words"),
     [
         ("A,1,0,\n,2,,1\n", ["line 3", "think_s", "without a session"]),
-        ("A,1,0,\nA,2,,\n", ["line 3", "arrival_s is missing"]),
+        ("A,1,0,\nA,2,,\n", ["line 3", "time is missing"]),
+        ("A,1,0,\nB,2,,1\nB,1,3,\n", ["line 3", "no turn of session 'B' is above: the first needs a time"]),
+        ("B,2,,1\nB,1,3,\n", ["line 2", "no turn of session 'B' is above: the first needs a time"]),
         ("A,2,0,\nA,1,,1\n", ["session A", "turn 1 would wait for turn 2"]),
         ("A,1,0,\nA,2,2,9\nA,3,5,\n", ["session A", "overlap"]),
         ("A,1,0,\nA,2,,-1\n", ["line 3", "think_s is '-1'"]),
     ],
-    ids=["no session", "no time", "turns", "overlap", "negative"],
+    ids=["no session", "no time", "no turn above", "first row", "turns", "overlap", "negative"],
 )
 def test_sessions_that_contradict_themselves_are_refused(
     write: Callable[[str], str], lines: str, words: list[str]

@@ -189,7 +189,8 @@ def test_lengths_of_a_trace_come_in_pairs(tmp_path: Path) -> None:
 
 def test_recipes_are_listed_and_made(tmp_path: Path) -> None:
     listed = tokentick("trace", "make", "--recipe", "list", cwd=tmp_path).stdout.splitlines()
-    assert [line.split()[0] for line in listed] == [
+    assert max(map(len, listed)) <= 80
+    assert [line.split()[0] for line in listed if line[0] != " "] == [
         "long-first",
         "bursts",
         "mixed-lengths",
@@ -217,7 +218,16 @@ def test_recipes_are_listed_and_made(tmp_path: Path) -> None:
         ("make", "no OUT"),
         ("make out.csv --num-prompts 3", "no lengths: give --prompt-len"),
         ("make out.csv --prompt-len 3 --output-len 3", "--num-prompts: is needed"),
-        ("make out.csv --num-prompts 3 --prompt-len a --output-len 3", "--prompt-len and --output-len: 'a'"),
+        ("make out.csv --num-prompts 3 --prompt-len a --output-len 3", "--prompt-len: 'a'"),
+        (
+            "make out.csv --num-prompts 3 --prompt-len 3 --output-len uniform:5-1",
+            "--output-len: 'uniform:5-1'",
+        ),
+        (
+            "make out.csv --num-prompts 3 --prompt-len 99999999999 --output-len 3",
+            "are from 1 to 1,000,000,000",
+        ),
+        ("convert toy out.csv/", "out.csv/: is the name of a directory"),
         ("make out.csv --num-prompts 3 --prompt-len 3 --mix a=1,2,3", "--mix: says the lengths"),
         ("make out.csv --num-prompts 3 --mix a=1,2,3 --mix a=1,2,3", "class a is there twice"),
         ("make out.csv --num-prompts 3 --mix a=1,2,3 --arrival poisson", "needs a request rate"),

@@ -82,7 +82,8 @@ def test_time_comes_before_class_and_class_before_count(tmp_path: Path) -> None:
 def test_a_count_begins_behind_what_is_skipped(tmp_path: Path) -> None:
     assert ids(shaped(tmp_path, PLAIN, skip=1, num_prompts=2)) == ["R02", "R03"]
     assert ids(shaped(tmp_path, PLAIN[::-1], skip=1, num_prompts=2)) == ["R04", "R02"]  # in order of time
-    assert "9 requests asked for, the ledger has 4" in shaped(tmp_path, PLAIN, skip=1, num_prompts=9).notes
+    assert "9 requests asked for, the ledger has 5" in shaped(tmp_path, PLAIN, num_prompts=9).notes
+    assert "9 requests asked for, 4 are left" in shaped(tmp_path, PLAIN, skip=1, num_prompts=9).notes
 
 
 @pytest.mark.parametrize(

@@ -384,8 +384,15 @@ def test_usage_stands_beside_texts() -> None:
         (otlp(span("x", prompt=1, output=1)), "startTimeUnixNano is 'x'"),
         (otlp(span(1, prompt=-1, output=1)), "gen_ai.usage.input_tokens is -1"),
         (
-            {"spans": [{"attributes": {"gen_ai.usage.input_tokens": 1, "gen_ai.usage.output_tokens": 1}}]},
-            "start_time is None",
+            {
+                "spans": [
+                    {
+                        "start_time": 5,
+                        "attributes": {"gen_ai.usage.input_tokens": 1, "gen_ai.usage.output_tokens": 1},
+                    }
+                ]
+            },
+            "start_time is 5",
         ),
     ],
 )
@@ -554,18 +561,21 @@ def test_parquet_is_read_exactly(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     when = pa.array([1_700_000_000_123_456_789, 1_700_000_000_123_456_790, None], pa.timestamp("ns", "UTC"))
     numbers = pa.array([0.1, 0.3, 5.0])
-    usage = pa.array([{"in": 5}, {"in": 6}, {"in": 7}])
+    usage = pa.array([{"in": 5.0, "at": when[0]}, {"in": 6.0, "at": when[1]}, None])
     table = pa.table({"when": when, "t": numbers, "usage": usage, "out": pa.array([2.0, float("nan"), 3.0])})
     pq.write_table(table, path)
     columns = "time=when,prompt=usage.in,output=out"
     with io.BufferedReader(io.FileIO(path), HEAD_BYTES) as file:
         rows = list(choose_format(file, "trace", columns=parse_columns(columns)).read(file, "trace"))
     assert rows == [
-        TraceRow(line=1, time_ns=1_700_000_000_123_456_789, prompt_tokens=5, output_tokens=2),
-        TraceRow(line=2, time_ns=1_700_000_000_123_456_790, prompt_tokens=6, output_tokens=0),
+        TraceRow(line=1, time_ns=1_700_000_000_123_456_789, dated=True, prompt_tokens=5, output_tokens=2),
+        TraceRow(line=2, time_ns=1_700_000_000_123_456_790, dated=True, prompt_tokens=6, output_tokens=0),
         Skipped(3, NO_TIME),
     ]
-    ledger = load_ledger(str(path), columns=parse_columns("time=t,unit=s,prompt=usage.in,output=out"))
+    with io.BufferedReader(io.FileIO(path), HEAD_BYTES) as file:
+        mapping = parse_columns("time=usage.at,prompt=usage.in,output=out")
+        assert list(choose_format(file, "trace", columns=mapping).read(file, "trace")) == rows
+    ledger = load_ledger(str(path), columns=parse_columns("time=t,unit=s,prompt=out,output=out"))
     assert [row.arrival_ns for row in ledger.rows] == [0, 4_900_000_000]
     with pytest.raises(InputError, match="no column z in the Parquet file"):
         load_ledger(str(path), columns=parse_columns("prompt=z,output=out"))

@@ -58,7 +58,7 @@ def detects(head: Head) -> bool:
 def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
     records = fields.json_records(file, source, Record)
     top = _top(records)
-    timed = any(not fields.missing(record.timestamp) for _, record in top)
+    timed = any(_has_time(record) for _, record in top)
     return fields.parsed(chain(top, records), _Reader(timed).row, source)
 
 
@@ -67,9 +67,17 @@ def _top(records: Iterator[tuple[int, Record]]) -> list[tuple[int, Record]]:
     top = []
     for line, record in islice(records, MOST_HELD):
         top.append((line, record))
-        if not fields.missing(record.timestamp):
+        if _has_time(record):
             break
     return top
+
+
+def _has_time(record: Record) -> bool:
+    return not (_is_partial(record) or fields.missing(record.timestamp))
+
+
+def _is_partial(record: Record) -> bool:
+    return record.payload is not None or record.message_mode == "delta"
 
 
 class _Reader:
@@ -80,7 +88,7 @@ class _Reader:
         self._last: dict[str, _Turn] = {}
 
     def row(self, line: int, record: Record) -> TraceRow | Skipped:
-        if record.payload is not None or record.message_mode == "delta":
+        if _is_partial(record):
             return Skipped(line, "a payload or message delta in place of a length or a whole prompt")
         session = fields.optional_label(record.session_id, "session_id")
         before = self._last.get(session) if session else None
