@@ -247,7 +247,7 @@ def _plan_turns(
     columns = {**columns, "think_ns": turns.thinks_ns}
     columns = {field: column.take(order) for field, column in columns.items()}
     numbers = taken["number"].take(order)
-    return plan(name, numbers, count, columns, timing, [*notes, turns.note(labels)], arrivals)
+    return plan(name, numbers, count, columns, timing, [*notes, turns.note(labels, order)], arrivals)
 
 
 def _timing(name: str, taken: Taken, pacing: Pacing, which: Column | None = None) -> Timing:

@@ -8,6 +8,7 @@ import math
 import os
 import random
 import statistics
+import subprocess
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from ledgers.load import load_ledger
 from ledgers.rows import encode
 from ledgers.settings import HARDWARE, Hardware
 from ledgers.trace_cli import describe_trace
-from tests.conftest import tokentick
+from tests.conftest import COMMAND, tokentick
 
 TRACES = Path(__file__).parent / "data" / "traces"
 AZURE_300 = TRACES / "azure_2023_conv.head300.csv"
@@ -371,6 +372,14 @@ def test_a_trace_can_come_through_a_pipe(tmp_path: Path) -> None:
     found = described(str(pipe))
     writer.join()
     assert (found["requests"], found["duration_s"], found["out_of_order"]) == (4, 5, 1)
+
+
+def test_a_dash_is_standard_input(tmp_path: Path) -> None:
+    command = [*COMMAND, "trace", "describe", "-", "--json"]
+    done = subprocess.run(
+        command, input=NATIVE + "3,5,1\n5,5,1\n", capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr, json.loads(done.stdout)["duration_s"]) == (0, "", 2)
 
 
 def test_a_format_can_be_named(write: Callable[[str], str]) -> None:

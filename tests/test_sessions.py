@@ -85,6 +85,8 @@ def test_turns_of_a_session_that_the_stages_leave_out_are_left_out(write: Callab
     """Room for one first turn: the other session goes as a whole."""
     left = arrivals(write(TWO_SESSIONS), stages=parse_stages("1:0.5"), arrival="constant")
     assert left == [("A1", 0), ("A2", 250), ("A3", 250)]
+    ledger = load_ledger(write(TWO_SESSIONS), stages=parse_stages("1:0.5"), arrival="constant")
+    assert "1 session: 2 turns wait for the answer before them" in ledger.notes
 
 
 def test_times_beside_think_times_are_the_users_choice(write: Callable[[str], str]) -> None:

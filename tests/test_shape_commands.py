@@ -137,6 +137,24 @@ def test_a_file_is_replaced_only_by_force(tmp_path: Path) -> None:
     assert len(load_ledger(str(tmp_path / "out.csv")).rows) == 16
 
 
+def test_a_link_stays_one_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file.jsonl").write_text("old")
+    (tmp_path / "link.jsonl").symlink_to("file.jsonl")
+    result = tokentick(
+        "trace", "convert", "toy", "link.jsonl", "--rate", "1", "--num-prompts", "1", "--force", cwd=tmp_path
+    )
+    assert result.returncode == 0
+    assert result.stderr.splitlines()[-1] == "link.jsonl: 1 request"
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert len((tmp_path / "file.jsonl").read_bytes().splitlines()) == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_line_of_a_message_is_one_whatever_a_file_is_called(tmp_path: Path) -> None:
+    result = tokentick("trace", "convert", "no\nsuch", "out.csv", cwd=tmp_path)
+    assert result.stderr == "tokentick: no\\nsuch: No such file or directory\n"
+
+
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     """One line, exit code 2, no half of a file, and nothing beside it."""
     (tmp_path / "out.jsonl").write_text("mine")

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgers import shaping
 from ledgers.errors import InputError
 from ledgers.ledger import Ledger
 from ledgers.load import load_ledger
@@ -332,6 +333,21 @@ def test_lengths_are_the_last_and_a_rate_is_of_what_is_left(tmp_path: Path) -> N
     ledger = load_ledger(source, request_rate=Fraction(3), shaping=Shaping(times=2, max_prompt=12))
     assert (len(ledger.rows), ledger.rows[-1].arrival_ns) == (10, 3 * S)
     assert max(lengths(ledger))[0] == 12
+
+
+def test_draws_are_made_as_far_as_rows_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for all rows of a file, which may be millions where a hundred are asked for."""
+    counts: list[int] = []
+    draws = shaping._draws
+
+    def counted(name: str, count: int) -> Any:
+        counts.append(count)
+        return draws(name, count)
+
+    monkeypatch.setattr(shaping, "_draws", counted)
+    short = shaped(tmp_path, PLAIN, num_prompts=2, times=3, keep=Fraction(99, 100))
+    assert max(counts) <= 2
+    assert len(short.rows) % 3 == 0
 
 
 def test_shaping_holds_rows_by_column(tmp_path: Path) -> None:
