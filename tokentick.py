@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from ledgers.errors import TokentickError
-from ledgers.printable import printable
+from ledgers.printable import one_line
 from ledgers.rundir import Finished
 
 INTERRUPTED = 130
@@ -88,7 +88,7 @@ def _open_standard_streams() -> None:
 
 def _complain(text: str) -> None:
     """One line on stderr, whatever a server or a file name put into it."""
-    click.echo(printable(text), err=True)
+    click.echo(one_line(text), err=True)
 
 
 def _run() -> int:

@@ -1,16 +1,16 @@
 """What a trace is like: how many requests, of which lengths, when, and how much of their prompts they share.
 
 Pure. Rows are looked at once, as they stream by, and all figures are exact. What is held grows with what
-differs (lengths, sessions, blocks), not with the rows, as long as these come in order of time; else their
-times are kept, in 8 bytes each.
+differs (lengths, sessions, blocks); of a row its time is held, in 8 bytes if that is whole nanoseconds, in
+some 100 if it has digits below them, or is unit-less.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from fractions import Fraction
 from heapq import merge
 from itertools import accumulate, pairwise
@@ -22,13 +22,13 @@ import msgspec
 from ledgers.columns import Column
 from ledgers.distributions import PERCENTILES, rank
 from ledgers.formats.fields import TraceRow
-from ledgers.intake import Intake, Time
+from ledgers.intake import EMPTY, Intake, Time
 from ledgers.units import NS_PER_S
 
-MOST_BINS = 4096
+TIMES_AT_ONCE = 4096
 PARTS = 60  # in which arrivals over time are shown
 SORTED_AT_ONCE = 1 << 20
-WALL_CLOCK_NS = 10**18  # no trace begins 31 years after its own origin: such a time counts from 1970
+EPOCH = datetime(1970, 1, 1)
 MOST_PLACES = 60
 
 
@@ -50,7 +50,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     `cv` is the coefficient of variation of the gaps between arrivals: their standard deviation (over all n
     gaps, not n - 1) by their mean. `mean_rate_rps` is what loading stretches to a rate: (n - 1) / duration.
-    `first_time` and `last_time` are texts of a clock that shows the date, else numbers in the trace's own
+    `first_time` and `last_time` are texts where the format has dates, else numbers in the trace's own
     origin and unit. `prefix_reuse` is the share of prompt tokens in blocks that have come before.
     """
 
@@ -74,35 +74,13 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arrivals:
-    """Ascending times: their number, what their gaps vary by, and how many came when.
+    """Ascending times: their number, what their gaps vary by, and how many came when."""
 
-    They are counted in bins of equal width, from the first one on, which grow twice as wide when there would
-    be too many of them.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: Time = 0
-        self.last: Time = 0
-        self._squares: Time = 0
-        self._bins: list[int] = []
-        self._shift = 0  # a bin is 2**shift ns wide
-
-    def add(self, time: Time) -> None:
-        if not self.count:
-            self.first = self.last = time
-        self.count += 1
-        gap = time - self.last
-        self._squares += gap * gap
-        self.last = time
-        place = int(time - self.first) >> self._shift
-        while place >= MOST_BINS:
-            self._bins = [sum(self._bins[i : i + 2]) for i in range(0, len(self._bins), 2)]
-            self._shift += 1
-            place >>= 1
-        if place >= len(self._bins):
-            self._bins += [0] * (place + 1 - len(self._bins))
-        self._bins[place] += 1
+    def __init__(self, times: Sequence[Time] = ()) -> None:
+        self.count = len(times)
+        self.first: Time = times[0] if times else 0
+        self.last: Time = times[-1] if times else 0
+        self._times = times
 
     @property
     def span(self) -> Time:
@@ -118,44 +96,48 @@ class Arrivals:
         """Of the gaps; None with fewer than two, or if all are 0."""
         if self.count < 3 or not self.span:
             return None
-        return _cv(self.count - 1, self.span, self._squares)
+        squares = sum((after - before) ** 2 for before, after in pairwise(self._times))
+        return _cv(self.count - 1, self.span, squares)
 
-    def over_time(self) -> list[tuple[int, float]]:
-        """How many arrive in each of at most PARTS parts, and its seconds: they are alike but for a bin."""
-        bins = len(self._bins)
-        bounds = [bins * part // min(PARTS, bins) for part in range(min(PARTS, bins) + 1)]
-        return [(sum(self._bins[i:j]), (j - i) * self._bin_s) for i, j in pairwise(bounds)]
+    def over_time(self) -> list[int]:
+        """How many arrive in each of PARTS equal parts of a span above 0, the very last in the last one."""
+        first, span, counts = self.first, self.span, [0] * (PARTS + 1)
+        for time in self._times:
+            counts[(time - first) * PARTS // span] += 1
+        return [*counts[: PARTS - 1], counts[PARTS - 1] + counts[PARTS]]
 
     def busiest_rate(self, window_s: float) -> float:
-        """The highest rate, per second, over any stretch of the bins as long as the window, or longer."""
-        bins = max(1, ceil(window_s / self._bin_s))
-        sums = [*accumulate(self._bins, initial=0)]
-        most = max(sums[min(i + bins, len(sums) - 1)] - sums[i] for i in range(max(1, len(sums) - bins)))
-        return most / (bins * self._bin_s)
-
-    @property
-    def _bin_s(self) -> float:
-        return (1 << self._shift) / NS_PER_S
+        """The highest rate, per second, over any stretch as long as the window."""
+        window_ns = ceil(window_s * NS_PER_S)
+        begins = iter(self._times)
+        begin, most, within = next(begins, 0), 0, 0
+        for time in self._times:
+            within += 1
+            while time - begin >= window_ns:
+                within -= 1
+                begin = next(begins)
+            most = max(most, within)
+        return most * NS_PER_S / window_ns
 
 
 class Describer:
     """Takes the rows that an intake passes on, in order of the file."""
 
-    def __init__(self, *, keep_times: bool) -> None:
+    def __init__(self) -> None:
         self.arrivals = Arrivals()
         self.prompts: Counter[int] = Counter()
         self.outputs: Counter[int] = Counter()
         self.totals: Counter[int] = Counter()  # prompt and output of a request
         self.products = 0  # of prompt and output
         self.has_unit = True
+        self._dated = False
         self._sessions: set[str] = set()
         self._blocks: set[int] = set()
         self._reused = 0
-        self._times = Column() if keep_times else None
+        self._times = Column()
         self._pending: list[Time] = []
 
-    def add(self, row: TraceRow) -> bool:
-        """Whether it could be taken: a row before the one above cannot, unless times are kept."""
+    def add(self, row: TraceRow) -> None:
         prompt, output = row.prompt_tokens, row.output_tokens
         self.prompts[prompt] += 1
         self.outputs[output] += 1
@@ -166,25 +148,19 @@ class Describer:
         if row.hash_ids:
             self._add_blocks(row.hash_ids, row.block_tokens or 0, prompt)
         if row.time_ns is not None:
-            return self._add_time(row.time_ns)
-        if row.at is not None:
+            self._dated |= row.dated
+            self._add_time(row.time_ns)
+        elif row.at is not None:
             self.has_unit = False
-            return self._add_time(row.at * NS_PER_S)
-        return True
+            self._add_time(row.at * NS_PER_S)
 
-    def _add_time(self, time: Time) -> bool:
-        if self._times is None:
-            if self.arrivals.count and time < self.arrivals.last:
-                return False
-            self.arrivals.add(time)
-        else:
-            self._pending.append(time)
-            if len(self._pending) == MOST_BINS:
-                self._settle(self._times)
-        return True
+    def _add_time(self, time: Time) -> None:
+        self._pending.append(time)
+        if len(self._pending) == TIMES_AT_ONCE:
+            self._settle()
 
-    def _settle(self, times: Column) -> None:
-        times.extend(self._pending)
+    def _settle(self) -> None:
+        self._times.extend(self._pending)
         self._pending.clear()
 
     def _add_blocks(self, hash_ids: list[int], block_tokens: int, prompt_tokens: int) -> None:
@@ -196,12 +172,10 @@ class Describer:
                 self._blocks.add(id)
 
     def finish(self) -> None:
-        """Have the times in order, if they were kept."""
-        if self._times is not None:
-            self._settle(self._times)
-            for time in _ascending(self._times):
-                self.arrivals.add(time)
-            self._times = None
+        """Have the times in order, once all rows are in."""
+        self._settle()
+        in_order = all(before <= after for before, after in pairwise(self._times))
+        self.arrivals = Arrivals(self._times if in_order else Column(_ascending(self._times)))
 
     def description(self, format_name: str, intake: Intake) -> Description:
         """The figures, once all rows are in, and what the intake has to say."""
@@ -221,12 +195,12 @@ class Describer:
             output_percentiles=lengths(self.outputs),
             sessions=len(self._sessions) or None,
             prefix_reuse=self._reused / prompt_tokens if self._blocks else None,
-            first_time=_moment(arrivals.first) if timed else None,
-            last_time=_moment(arrivals.last) if timed else None,
+            first_time=_moment(arrivals.first, dated=self._dated) if timed else None,
+            last_time=_moment(arrivals.last, dated=self._dated) if timed else None,
             out_of_order=intake.clock.out_of_order,
             clock_resets=intake.clock.resets,
             skipped=dict(intake.skipped),
-            notes=intake.notes(),
+            notes=[*([] if self.prompts else [EMPTY]), *intake.notes()],
         )
 
 
@@ -266,20 +240,19 @@ def _ascending(times: Column) -> Iterable[Time]:
     return merge(*ordered)
 
 
-def _moment(ns: Time) -> Any:
-    """A time with all of its digits: of a clock that shows the date as ISO 8601, in UTC."""
-    if ns < WALL_CLOCK_NS:
+def _moment(ns: Time, *, dated: bool) -> Any:
+    """A time with all of its digits: a date as ISO 8601, in UTC."""
+    if not dated:
         return msgspec.Raw(_decimal(Fraction(ns) / NS_PER_S).encode())
     whole, rest = divmod(Fraction(ns), NS_PER_S)
-    try:
-        second = datetime.fromtimestamp(whole, UTC)
-    except (OverflowError, ValueError):  # beyond the year 9999
-        return msgspec.Raw(_decimal(Fraction(ns) / NS_PER_S).encode())
-    return f"{second:%Y-%m-%dT%H:%M:%S}{_decimal(rest / NS_PER_S)[1:]}Z"
+    second = EPOCH + timedelta(seconds=whole)
+    return f"{second.isoformat()}{_decimal(rest / NS_PER_S)[1:]}Z"
 
 
 def _decimal(value: Fraction) -> str:
-    """All digits: 1.25, or 0 and not 0.0."""
+    """All digits: 1.25, -0.5, or 0 and not 0.0."""
+    if value < 0:
+        return f"-{_decimal(-value)}"
     places = next((n for n in range(MOST_PLACES) if not 10**n % value.denominator), MOST_PLACES)
     digits = f"{round(value * 10**places):0{places + 1}d}"
     return f"{digits[:-places]}.{digits[-places:]}" if places else digits

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from math import ceil
 from textwrap import wrap
 
 import msgspec
@@ -17,6 +16,7 @@ from ledgers.demand import Demand
 from ledgers.description import Describer, Description, Lengths
 from ledgers.distributions import PERCENTILES, rests_on_largest
 from ledgers.printable import printable
+from ledgers.units import NS_PER_S, ceil_div
 
 WIDTH = 80
 BLOCKS, ASCII_BLOCKS = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
@@ -76,17 +76,18 @@ def _over_time(trace: Describer, plain: bool) -> str:
     """The rate in equal parts of the time, one column each."""
     if not trace.arrivals.span:
         return ""
-    parts = trace.arrivals.over_time()
+    counts = trace.arrivals.over_time()
     levels = ASCII_BLOCKS if plain else BLOCKS
-    top, most = len(levels) - 1, max(count / width_s for count, width_s in parts)
-    picture = "".join(levels[ceil(count / width_s / most * top)] for count, width_s in parts)
-    highest = f"{most:.4g} req/s" if trace.has_unit else _requests(max(count for count, _ in parts))
-    width = f"{_seconds(max(width_s for _, width_s in parts))} a column, " if trace.has_unit else ""
+    top, most = len(levels) - 1, max(counts)
+    picture = "".join(levels[ceil_div(count * top, most)] for count in counts)
+    width_s = float(trace.arrivals.span) / NS_PER_S / len(counts)
+    highest = f"{most / width_s:.4g} req/s" if trace.has_unit else _requests(most)
+    width = f"{_seconds(width_s)} a column, " if trace.has_unit else ""
     return f"arrivals over time: {width}the highest {highest}\n|{picture}|"
 
 
 def _histogram(trace: Describer, plain: bool) -> str:
-    """How many requests have lengths up to a power of two and above the one before, in rows of bars."""
+    """How many requests have lengths from a power of two to below the next one, in rows of bars."""
     sides = [_by_power(counts) for counts in (trace.prompts, trace.outputs)]
     powers = range(min(map(min, sides)), max(map(max, sides)) + 1)
     n = trace.prompts.total()
@@ -189,7 +190,7 @@ def _kv(what: str, tokens: float, demand: Demand) -> str:
     share = tokens / demand.kv_budget_tokens
     fits = "more than there is, so requests will wait" if share > 1 else "fits"
     size = f"{tokens:,.0f} tokens ({tokens * demand.kv_mb_per_token:,.0f} MB)"
-    return f"KV need, {what}: {size}, {share:.0%} of {demand.kv_budget_tokens:,}: {fits}"
+    return f"KV need, {what}: {size}, {share:,.0%} of {demand.kv_budget_tokens:,}: {fits}"
 
 
 def _seconds(value: float) -> str:

@@ -17,6 +17,7 @@ from ledgers.taken import time_of
 from ledgers.units import ceil_div
 
 MOST_BEHIND = 100  # rows: those of a busy server's log, which are late as they come, catch up before
+EMPTY = "no request in it"
 Numbered = tuple[int, TraceRow]
 Time = int | Fraction
 
@@ -89,7 +90,7 @@ class Intake:
     def __init__(
         self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool, *, waits: bool = True
     ) -> None:
-        """`waits`: a turn with a think time needs no time of its own."""
+        """`waits`: a turn with a think time needs no time of its own. Each id and each session is held."""
         self.count = 0
         self.skipped: Counter[str] = Counter()
         self.clock = Clock()
@@ -131,7 +132,8 @@ class Intake:
                 row = msgspec.structs.replace(row, time_ns=time_ns + row.think_ns)
             elif at is not None:
                 row = msgspec.structs.replace(row, at=at)
-        self._times_of_session[session] = (row.time_ns, row.at)
+        if _has_time(row):
+            self._times_of_session[session] = (row.time_ns, row.at)
         return row
 
     def notes(self) -> list[str]:
@@ -175,14 +177,33 @@ class Intake:
 
     def _unlike(self, before: TraceRow, row: TraceRow) -> InputError:
         """Of two rows, one of which gives what the other does not."""
+        timed = [_has_time(before), _has_time(row)]
+        untimed = before if timed[1] else row
+        if timed[0] != timed[1] and untimed.session is not None and untimed.think_ns is not None:
+            return located(self._source, untimed.line, self._cannot_wait(untimed.session))
         had_and_has = (
             ("id", before.id, row.id),
-            ("arrival_s", before.time_ns, row.time_ns),
+            ("time", before.time_ns, row.time_ns),
             ("at", before.at, row.at),
         )
         field, has = next((f, has) for f, had, has in had_and_has if (had is None) != (has is None))
         fault = "missing, but given" if has is None else "given, but missing"
         return located(self._source, row.line, f"{field} is {fault} on line {before.line}")
+
+    def _cannot_wait(self, session: str) -> str:
+        """Why a turn without a time does not get one from the turn before."""
+        if not self._waits:
+            return "time is missing, which --sessions replay needs"
+        return f"time is missing, and no turn of session {shown(session)} is above: the first needs a time"
+
+
+def _has_time(row: TraceRow) -> bool:
+    return row.time_ns is not None or row.at is not None
+
+
+def no_request(source: str, notes: Iterable[str]) -> InputError:
+    """What is said of a trace that has nothing to replay."""
+    return InputError(": ".join([source, EMPTY, *notes]))
 
 
 def _rows(count: int) -> str:

@@ -27,9 +27,9 @@ Read = Callable[[str], tuple[Sequence[int], Sequence[int]]]
 MOST_SIGMA = 5
 EMPIRICAL = "empirical:"
 RULE = "N, uniform:LEAST-MOST, lognormal:MEDIAN:SIGMA or empirical:TRACE"
-_UNIFORM = re.compile(r"uniform:([0-9]{1,10})-([0-9]{1,10})")
-_LOGNORMAL = re.compile(r"lognormal:([0-9]{1,10}):([0-9.]{1,20})")
-_FIXED = re.compile(r"[0-9]{1,10}")
+_UNIFORM = re.compile(r"uniform:([0-9]{1,40})-([0-9]{1,40})")
+_LOGNORMAL = re.compile(r"lognormal:([0-9]{1,40}):([0-9.]{1,20})")
+_FIXED = re.compile(r"[0-9]{1,40}")
 
 
 class Class(NamedTuple):
@@ -75,16 +75,16 @@ def pairs_of(prompts: Sequence[int], outputs: Sequence[int]) -> DrawPair:
     return draw
 
 
-def parse_pair(prompt: str, output: str | None, read: Read, where: str) -> DrawPair:
+def parse_pair(prompt: str, output: str | None, read: Read, where: str, output_where: str) -> DrawPair:
     """What draws a prompt and an output: of the same trace, both of one request.
 
-    `where` is the option that is wrong if the words are.
+    `where` and `output_where` are the options that are wrong if the words are.
     """
     if prompt.startswith(EMPIRICAL) and output in (None, prompt):
         return pairs_of(*read(prompt.removeprefix(EMPIRICAL)))
     if output is None:
-        raise InputError(f"{where}: only {EMPIRICAL}TRACE brings outputs with its prompts")
-    draw_prompt, draw_output = _parse(prompt, 0, read, where), _parse(output, 1, read, where)
+        raise InputError(f"{output_where}: is needed, for only {EMPIRICAL}TRACE brings outputs along")
+    draw_prompt, draw_output = _parse(prompt, 0, read, where), _parse(output, 1, read, output_where)
     return lambda prompts, outputs: (draw_prompt(prompts), draw_output(outputs))
 
 
@@ -137,7 +137,9 @@ def parse_class(text: str, read: Read) -> Class:
     if not 0 < weight <= MOST_TOKENS:
         raise InputError(f"--mix {name}: the share is {shown(share)}, not a number above 0")
     prompt, output = lengths[0].strip(), lengths[1].strip() if lengths[1:] else None
-    return Class(name, weight, parse_pair(prompt, output, read, f"--mix {name}"))
+    return Class(
+        name, weight, parse_pair(prompt, output, read, f"--mix {name}: prompt", f"--mix {name}: output")
+    )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ledgers.errors import InputError
 from ledgers.formats import HEAD_BYTES, choose_format, rundir
 from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow
 from ledgers.formats.mapped import Columns
-from ledgers.intake import Intake
+from ledgers.intake import Intake, no_request
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
 from ledgers.sessions import Turns, linked
@@ -33,6 +33,7 @@ from ledgers.timing import Timing, at_once, draw_timing
 from ledgers.units import NS_PER_S, to_ns
 
 TOY = "toy"
+STDIN = "-"
 MOST_SPAN_NS = 10**18  # 31 years; 64 bits hold nine times as much
 LENGTHS = ("prompt_tokens", "output_tokens")
 Sessions = Literal["wait", "replay"]
@@ -66,7 +67,9 @@ def load_ledger(
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
     shaping = shaping or Shaping(num_prompts=num_prompts)
-    with read_trace(source, trace_format, columns) as (_, rows):
+    with read_trace(source, trace_format, columns) as (form, rows):
+        if sessions == "replay" and form == rundir.name:
+            rows = rundir.that_came(rows)
         intake = Intake(source, rows, strict, waits=sessions != "replay")
         taken = Taken(shaping.most)
         for number, row in intake:
@@ -74,7 +77,7 @@ def load_ledger(
         taken.sort()
     notes = intake.notes()
     if not taken:
-        raise InputError(": ".join([source, "no request in it", *notes]))
+        raise no_request(source, notes)
     notes += shaping.apply(taken, intake.count, seed)
     notes += _length_notes(taken)
     name = TOY if source == TOY else Path(source).name
@@ -169,6 +172,8 @@ def _open(source: str) -> BufferedReader:
     if source == TOY:
         # The buffered reader is what formats expect, wherever the package's data lies.
         return BufferedReader(BytesIO((files("ledgers") / "data" / "toy_ledger.csv").read_bytes()))
+    if source == STDIN:
+        source = "/dev/stdin"
     if Path(source).is_dir():
         source = _rows_of_run(source)
     return BufferedReader(_WholeReads(source), HEAD_BYTES)
@@ -242,7 +247,7 @@ def _plan_turns(
     columns = {**columns, "think_ns": turns.thinks_ns}
     columns = {field: column.take(order) for field, column in columns.items()}
     numbers = taken["number"].take(order)
-    return plan(name, numbers, count, columns, timing, [*notes, turns.note(labels)], arrivals)
+    return plan(name, numbers, count, columns, timing, [*notes, turns.note(labels, order)], arrivals)
 
 
 def _timing(name: str, taken: Taken, pacing: Pacing, which: Column | None = None) -> Timing:

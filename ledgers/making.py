@@ -8,7 +8,7 @@ from functools import cache
 from ledgers.arrivals import Pacing
 from ledgers.columns import Column, Table
 from ledgers.errors import InputError
-from ledgers.intake import Intake
+from ledgers.intake import Intake, no_request
 from ledgers.ledger import Ledger
 from ledgers.lengths import Mix
 from ledgers.load import LENGTHS, plan, read_trace
@@ -50,10 +50,11 @@ def lengths_of(source: str) -> tuple[Sequence[int], Sequence[int]]:
     """The prompts and outputs of a trace, read once. InputError if it cannot be."""
     lengths = Table(LENGTHS)
     with read_trace(source) as (_, records):
-        for _, row in Intake(source, records, strict=False):
+        intake = Intake(source, records, strict=False)
+        for _, row in intake:
             lengths.append((row.prompt_tokens, row.output_tokens))
     if not len(lengths):
-        raise InputError(f"{source}: no request in it")
+        raise no_request(source, intake.notes())
     return lengths["prompt_tokens"], lengths["output_tokens"]
 
 

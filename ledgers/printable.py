@@ -21,6 +21,11 @@ def printable(text: str) -> str:
     return "".join(_escape(char) if _is_obeyed(char) else char for char in text)
 
 
+def one_line(text: str) -> str:
+    r"""The same, and newlines shown as `\n`: a file can have one in its name."""
+    return printable(text).replace("\n", "\\n")
+
+
 def _is_obeyed(char: str) -> bool:
     return char not in _LAYOUT and unicodedata.category(char) in _OBEYED
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from ledgers.errors import InputError
-from ledgers.formats.native import COLUMNS, native_row
+from ledgers.formats.native import COLUMNS, jsonl, native_row
 from ledgers.ledger import values
-from ledgers.rows import RequestRow, encode
+from ledgers.rows import RequestRow
 
 Write = Callable[[bytes], Any]
 ALWAYS = ("arrival_s", "id")  # a row without an id is called by its number, which is another in the new file
@@ -21,8 +21,11 @@ FIELDS = {"class": "class_", "think_s": "think_ns", "arrival_s": "arrival_ns"}  
 _BUFFER = 1 << 20
 
 
-def check_target(path: Path, *, force: bool) -> None:
+def check_target(out: str, *, force: bool) -> None:
     """InputError if there is a file already, or it is not said what it is to be; before any work is done."""
+    path = Path(out)
+    if out.endswith(os.sep):
+        raise InputError(f"{out}: is the name of a directory, not of a file")
     if path.suffix not in (".jsonl", ".csv"):
         raise InputError(f"{path}: name it .jsonl or .csv, or - for JSONL on standard output")
     if path.exists() and not path.is_file():
@@ -34,23 +37,25 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def save_ledger(path: Path, rows: Sequence[RequestRow]) -> None:
-    """Write rows, by the file's suffix, beside the path and then put them there. InputError if that fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write rows, by the file's suffix, beside the path and then put them there. InputError if that fails.
+
+    A symbolic link stays one, to the file that is written.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with temporary.open("wb", _BUFFER) as file:
-            (write_csv if path.suffix == ".csv" else write_jsonl)(file.write, rows)
+            if path.suffix == ".csv":
+                write_csv(file.write, rows)
+            else:
+                file.writelines(jsonl(rows))
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)  # also when interrupted; after the rename there is none
-
-
-def write_jsonl(write: Write, rows: Iterable[RequestRow]) -> None:
-    for row in rows:
-        write(encode(native_row(row)) + b"\n")
 
 
 def write_csv(write: Write, rows: Sequence[RequestRow]) -> None:

@@ -115,10 +115,12 @@ class Turns:
                     f"{name}: session {sessions[number]}: turn {this} would wait for turn {earlier}"
                 )
 
-    def note(self, sessions: Sequence[str]) -> str:
-        """What is said of them."""
-        waiting = [number for number, turn in enumerate(self._before) if turn != NONE]
+    def note(self, sessions: Sequence[str], order: Sequence[int]) -> str:
+        """What is said of those that are in the ledger."""
+        waiting = [number for number in order if self._before[number] != NONE]
         count = len({sessions[number] for number in waiting})
+        if not waiting:
+            return "no turn waits for the answer before it"
         turns = "1 turn waits for the answer before it"
         if len(waiting) > 1:
             turns = f"{len(waiting)} turns wait for the answer before them"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -13,13 +14,15 @@ from click.core import ParameterSource
 
 from ledgers.arrivals import Pacing, usual_process
 from ledgers.errors import InputError
+from ledgers.formats.fields import MOST_TOKENS
+from ledgers.formats.native import jsonl
 from ledgers.ledger import Ledger
-from ledgers.lengths import Class, Mix, parse_class, parse_pair
+from ledgers.lengths import MOST_SIGMA, Class, Mix, parse_class, parse_pair
 from ledgers.making import draw_ledger, lengths_of, recipe_ledger
 from ledgers.options import Options, arrival_options, ledger_from, ledger_options
-from ledgers.printable import printable
+from ledgers.printable import one_line
 from ledgers.recipes import RECIPES
-from ledgers.saving import check_target, lost_in_csv, save_ledger, write_jsonl
+from ledgers.saving import check_target, lost_in_csv, save_ledger
 from ledgers.settings import HARDWARE, load_hardware
 from ledgers.shaping_options import limit_options, shaping_options
 
@@ -58,7 +61,8 @@ def convert(**options: Any) -> None:
 @click.option(
     "--prompt-len",
     metavar="LENGTHS",
-    help="N, uniform:LEAST-MOST, lognormal:MEDIAN:SIGMA, or empirical:TRACE, any prompt of a trace.",
+    help="N, uniform:LEAST-MOST, lognormal:MEDIAN:SIGMA, or empirical:TRACE, any prompt of a trace. Lengths "
+    f"are from 1 to {MOST_TOKENS:,} tokens, SIGMA from 0 to {MOST_SIGMA}.",
 )
 @click.option(
     "--output-len",
@@ -96,7 +100,7 @@ def make(**options: Any) -> None:
     """
     if options["recipe"] == LIST:
         for name, recipe in RECIPES.items():
-            click.echo(f"{name:15}{recipe.provokes}")
+            click.echo(fill(recipe.provokes, 80, initial_indent=f"{name:15}", subsequent_indent=" " * 15))
         return
     _check_out(options)
     _save(options["out"], _by_recipe(options) if options["recipe"] else _drawn(options))
@@ -162,24 +166,25 @@ def _classes(options: Options) -> Sequence[Class]:
         return classes
     if prompt is None:
         raise InputError("no lengths: give --prompt-len and --output-len, or --mix, or --recipe")
-    return [Class(None, Fraction(1), parse_pair(prompt, output, lengths_of, "--prompt-len and --output-len"))]
+    return [Class(None, Fraction(1), parse_pair(prompt, output, lengths_of, "--prompt-len", "--output-len"))]
 
 
 def _check_out(options: Options) -> None:
     if options["out"] is None:
         raise InputError("no OUT: name a file .jsonl or .csv, or - for JSONL on standard output")
     if options["out"] != STDOUT:
-        check_target(Path(options["out"]), force=options["force"])
+        check_target(options["out"], force=options["force"])
 
 
 def _save(out: str, ledger: Ledger) -> None:
     """To the file, or to standard output; what was done goes to stderr."""
     notes = list(ledger.notes)
     if out == STDOUT:
-        write_jsonl(sys.stdout.buffer.write, ledger.rows)
+        sys.stdout.buffer.writelines(jsonl(ledger.rows))
     else:
         save_ledger(Path(out), ledger.rows)
         notes += lost_in_csv(ledger.rows) if out.endswith(".csv") else []
     for note in notes:
-        click.echo(printable(f"note: {note}"), err=True)
-    click.echo(printable(f"{out}: {len(ledger.rows)} requests"), err=True)
+        click.echo(one_line(f"note: {note}"), err=True)
+    count = len(ledger.rows)
+    click.echo(one_line(f"{out}: {count} request{'s' * (count != 1)}"), err=True)

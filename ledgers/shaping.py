@@ -78,7 +78,7 @@ class Shaping:
         notes = self._cut_time(taken) if self._cuts_time else []
         notes += self._pick(taken) if self.classes else []
         notes += self._count_off(taken)
-        notes += self._thin(taken, count, seed) if self.keep < 1 else []
+        notes += self._thin(taken, seed) if self.keep < 1 else []
         notes += self._multiply(taken, count, seed) if self.times > 1 else []
         return notes + self._resize(taken)
 
@@ -109,18 +109,20 @@ class Shaping:
         if self.skip:
             end = None if most is None else self.skip + most
             if self.skip >= len(taken):
-                raise InputError(f"--skip {self.skip}: there are {len(taken)} requests")
+                raise InputError(f"--skip {self.skip}: there {_are(len(taken))} {_requests(len(taken))}")
             notes.append(f"the first {self.skip} of {len(taken)} requests skipped")
             taken.take(range(len(taken))[self.skip : end])
         elif most is not None and most < len(taken):
             taken.take(range(most))
         if most is not None and most > len(taken):
-            notes.append(f"{most} requests asked for, the ledger has {len(taken)}")
+            cut = self.skip or self.classes or self._cuts_time
+            there = f"{len(taken)} {_are(len(taken))} left" if cut else f"the ledger has {len(taken)}"
+            notes.append(f"{_requests(most)} asked for, {there}")
         return notes
 
-    def _thin(self, taken: Taken, count: int, seed: int) -> list[str]:
+    def _thin(self, taken: Taken, seed: int) -> list[str]:
         share = float(self.keep)
-        draws = _draws(f"{seed}:keep", count)
+        draws = _draws(f"{seed}:keep", max(taken["number"]))
 
         @cache
         def stays(session: str) -> bool:
@@ -137,15 +139,17 @@ class Shaping:
 
     def _multiply(self, taken: Taken, count: int, seed: int) -> list[str]:
         before, copies = len(taken), self.times
-        shifts = _shifts(taken, copies, count, seed)
+        shifts = _shifts(taken, copies, seed)
+        relabel = _other_blocks([ids for ids in taken["hash_ids"] if ids], copies)
         taken.take([index for index in range(before) for _ in range(copies)])
         taken.replace("number", (number + i % copies * count for i, number in enumerate(taken["number"])))
         for name in ("id", "session") if self.share_prefixes else ("id", "session", "prefix"):
             taken.replace(name, _copied_labels(taken[name], copies, name))
         if not self.share_prefixes:
-            taken.replace("hash_ids", _copied_blocks(taken["hash_ids"], copies))
+            blocks = enumerate(taken["hash_ids"])
+            taken.replace("hash_ids", (ids and relabel(ids, index % copies) for index, ids in blocks))
         _shift(taken, shifts)
-        notes = [f"{before} requests times {copies} by seed {seed}: {len(taken)}"]
+        notes = [f"{_requests(before)} times {copies} by seed {seed}: {len(taken)}"]
         if texts := len(taken) - taken["prompt"].count(None):
             notes.append(f"prompts with a text, which is the same in all copies: {texts // copies}")
         return notes
@@ -177,13 +181,22 @@ def _draws(name: str, count: int) -> array[float]:
     return array("d", (random.random() for _ in range(count)))
 
 
-def _shifts(taken: Taken, copies: int, count: int, seed: int) -> Column:
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'s' * (count != 1)}"
+
+
+def _shifts(taken: Taken, copies: int, seed: int) -> Column:
     """How much later than its original each copy comes, row by row, the original itself (0) first.
 
     By up to the time until the next request, so that copies are spread as the trace is, and a burst stays
     one. All turns of a session are shifted alike.
     """
-    return Column(_each_shift(taken, [_draws(f"{seed}:copy:{copy}", count) for copy in range(1, copies)]))
+    most = max(taken["number"])
+    return Column(_each_shift(taken, [_draws(f"{seed}:copy:{copy}", most) for copy in range(1, copies)]))
 
 
 def _each_shift(taken: Taken, draws: Sequence[Sequence[float]]) -> Iterable[int | Fraction]:
@@ -224,11 +237,6 @@ def _copied_labels(labels: Column, copies: int, field: str) -> Iterable[str | No
         if copied is not None and len(copied) > MOST_LABEL_CHARS:
             raise InputError(f"--times: {field} {shown(label)} is too long for its copies to be told apart")
         yield copied
-
-
-def _copied_blocks(rows: Column, copies: int) -> Iterable[list[int] | None]:
-    relabel = _other_blocks([ids for ids in rows if ids], copies)
-    return (ids and relabel(ids, index % copies) for index, ids in enumerate(rows))
 
 
 def _other_blocks(rows: Sequence[list[int]], copies: int) -> Callable[[list[int], int], list[int]]:

@@ -13,7 +13,7 @@ from typing import Any
 from ledgers.columns import Column, Table
 from ledgers.formats.fields import TraceRow
 
-FIELDS = tuple(field for field in TraceRow.__struct_fields__ if field != "line")
+FIELDS = tuple(field for field in TraceRow.__struct_fields__ if field not in ("line", "dated"))
 NOT_PLANNED = ("time_ns", "at", "counted_otherwise")
 _values = attrgetter(*FIELDS)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +52,12 @@ trace.add_command(make)
 )
 @click.option("--plain", is_flag=True, help="Draw with ASCII alone, as where the terminal has no UTF-8.")
 @click.option("--json", "as_json", is_flag=True, help="Print the description as one JSON object.")
-def describe(file: str, **options: Any) -> None:
+def describe(file: str, **options: Any) -> int:
     """Describe FILE: lengths, rate over time, sessions, shared prompts, and what was left out.
 
-    FILE is toy or a trace in any format that is known; nothing is sent. Times are exact, and rows out of
-    order, a clock that was set back, and records that are no requests are counted and said.
+    FILE is toy, a trace in any format that is known, or - for standard input; nothing is sent. Times are
+    exact, and rows out of order, a clock that was set back, and records that are no requests are counted and
+    said.
     """
     if options["tick"] is not None and options["hardware"] is None:
         raise InputError("--tick: needs --hardware")
@@ -72,6 +72,7 @@ def describe(file: str, **options: Any) -> None:
         plain = options["plain"] or "utf" not in (sys.stdout.encoding or "").lower()
         name = TOY if file == TOY else Path(file).name
         click.echo(printable(description_text(name, found, described, asked, plain=plain)))
+    return 0 if found.requests else InputError.exit_code  # as where such a trace is loaded
 
 
 def describe_trace(
@@ -81,32 +82,10 @@ def describe_trace(
 
     InputError if it cannot be read as a ledger or, if `strict`, has a record that is no request.
     """
-    again = _can_be_read_again(source)
-    if again and (found := _described(source, trace_format, columns, strict, keep_times=False)):
-        return found
-    found = _described(source, trace_format, columns, strict, keep_times=True)
-    assert found is not None
-    return found
-
-
-def _described(
-    source: str, trace_format: str | None, columns: Columns | None, strict: bool, *, keep_times: bool
-) -> tuple[Description, Describer] | None:
-    """None at the first row out of order, unless times are kept: then all have to be, from the start."""
     with read_trace(source, trace_format, columns) as (name, records):
         intake = Intake(source, records, strict)
-        trace = Describer(keep_times=keep_times)
+        trace = Describer()
         for _, row in intake:
-            if not trace.add(row):
-                return None
+            trace.add(row)
     trace.finish()
     return trace.description(name, intake), trace
-
-
-def _can_be_read_again(source: str) -> bool:
-    # What lies below /dev is a stream, or on some systems an open file that goes on where it was left.
-    if source == TOY:
-        return True
-    with suppress(OSError):  # opening it will say why
-        return not (source.startswith("/dev/") or Path(source).is_fifo())
-    return True

@@ -31,7 +31,7 @@ def no_trace(source: str) -> Any:
 
 
 def drawn(prompt: str, output: str | None, count: int, seed: int = 0) -> list[tuple[int, int]]:
-    draw = parse_pair(prompt, output, lambda source: TRACE, "--prompt-len")
+    draw = parse_pair(prompt, output, lambda source: TRACE, "--prompt-len", "--output-len")
     return [row[1:] for row in Mix([Class(None, Fraction(1), draw)]).draw(count, seed)]
 
 
@@ -93,19 +93,20 @@ def test_lengths_of_a_trace_are_drawn_in_pairs_unless_only_one_is_wanted() -> No
     [
         ("x", "1", r"--prompt-len: 'x' is not N, uniform:LEAST-MOST"),
         ("0", "1", "--prompt-len: '0': lengths are from 1 to 1,000,000,000"),
-        ("1", "1000000001", "lengths are from 1"),
+        ("1", "1000000001", "--output-len: '1000000001': lengths are from 1"),
+        ("99999999999999999999", "1", "--prompt-len: .*: lengths are from 1 to 1,000,000,000"),
         ("uniform:9-3", "1", "in order"),
         ("uniform:3", "1", "is not N"),
         ("-5", "1", "is not N"),
         ("lognormal:100:6", "1", "SIGMA is '6', not a number from 0 to 5"),
         ("lognormal:100:1.2.3", "1", "SIGMA is '1.2.3'"),
         ("lognormal:100", "1", "is not N"),
-        ("5", None, "only empirical:TRACE brings outputs"),
+        ("5", None, "--output-len: is needed, for only empirical:TRACE brings outputs"),
     ],
 )
 def test_lengths_that_cannot_be_drawn_are_refused(prompt: str, output: str | None, fault: str) -> None:
     with pytest.raises(InputError, match=fault):
-        parse_pair(prompt, output, no_trace, "--prompt-len")
+        parse_pair(prompt, output, no_trace, "--prompt-len", "--output-len")
 
 
 # --- mixes
@@ -149,8 +150,8 @@ def test_other_outputs_leave_the_prompts_as_they_were() -> None:
         ("a=1", "is not NAME=SHARE,PROMPT,OUTPUT"),
         ("a=0,1,1", "--mix a: the share is '0', not a number above 0"),
         ("a=x,1,1", "--mix a: the share is 'x'"),
-        ("a=1,5", "--mix a: only empirical:TRACE brings outputs"),
-        ("a=1,5,y", "--mix a: 'y' is not N"),
+        ("a=1,5", "--mix a: output: is needed, for only empirical:TRACE brings outputs"),
+        ("a=1,5,y", "--mix a: output: 'y' is not N"),
     ],
 )
 def test_a_class_that_cannot_be_meant_is_refused(text: str, fault: str) -> None:

@@ -85,6 +85,8 @@ def test_turns_of_a_session_that_the_stages_leave_out_are_left_out(write: Callab
     """Room for one first turn: the other session goes as a whole."""
     left = arrivals(write(TWO_SESSIONS), stages=parse_stages("1:0.5"), arrival="constant")
     assert left == [("A1", 0), ("A2", 250), ("A3", 250)]
+    ledger = load_ledger(write(TWO_SESSIONS), stages=parse_stages("1:0.5"), arrival="constant")
+    assert "1 session: 2 turns wait for the answer before them" in ledger.notes
 
 
 def test_times_beside_think_times_are_the_users_choice(write: Callable[[str], str]) -> None:
@@ -117,12 +119,14 @@ def test_a_planned_ledger_reads_back_as_it_was_written(tmp_path: Path, write: Ca
     ("lines", "words"),
     [
         ("A,1,0,\n,2,,1\n", ["line 3", "think_s", "without a session"]),
-        ("A,1,0,\nA,2,,\n", ["line 3", "arrival_s is missing"]),
+        ("A,1,0,\nA,2,,\n", ["line 3", "time is missing"]),
+        ("A,1,0,\nB,2,,1\nB,1,3,\n", ["line 3", "no turn of session 'B' is above: the first needs a time"]),
+        ("B,2,,1\nB,1,3,\n", ["line 2", "no turn of session 'B' is above: the first needs a time"]),
         ("A,2,0,\nA,1,,1\n", ["session A", "turn 1 would wait for turn 2"]),
         ("A,1,0,\nA,2,2,9\nA,3,5,\n", ["session A", "overlap"]),
         ("A,1,0,\nA,2,,-1\n", ["line 3", "think_s is '-1'"]),
     ],
-    ids=["no session", "no time", "turns", "overlap", "negative"],
+    ids=["no session", "no time", "no turn above", "first row", "turns", "overlap", "negative"],
 )
 def test_sessions_that_contradict_themselves_are_refused(
     write: Callable[[str], str], lines: str, words: list[str]

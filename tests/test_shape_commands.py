@@ -137,6 +137,24 @@ def test_a_file_is_replaced_only_by_force(tmp_path: Path) -> None:
     assert len(load_ledger(str(tmp_path / "out.csv")).rows) == 16
 
 
+def test_a_link_stays_one_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file.jsonl").write_text("old")
+    (tmp_path / "link.jsonl").symlink_to("file.jsonl")
+    result = tokentick(
+        "trace", "convert", "toy", "link.jsonl", "--rate", "1", "--num-prompts", "1", "--force", cwd=tmp_path
+    )
+    assert result.returncode == 0
+    assert result.stderr.splitlines()[-1] == "link.jsonl: 1 request"
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert len((tmp_path / "file.jsonl").read_bytes().splitlines()) == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_line_of_a_message_is_one_whatever_a_file_is_called(tmp_path: Path) -> None:
+    result = tokentick("trace", "convert", "no\nsuch", "out.csv", cwd=tmp_path)
+    assert result.stderr == "tokentick: no\\nsuch: No such file or directory\n"
+
+
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     """One line, exit code 2, no half of a file, and nothing beside it."""
     (tmp_path / "out.jsonl").write_text("mine")
@@ -189,7 +207,8 @@ def test_lengths_of_a_trace_come_in_pairs(tmp_path: Path) -> None:
 
 def test_recipes_are_listed_and_made(tmp_path: Path) -> None:
     listed = tokentick("trace", "make", "--recipe", "list", cwd=tmp_path).stdout.splitlines()
-    assert [line.split()[0] for line in listed] == [
+    assert max(map(len, listed)) <= 80
+    assert [line.split()[0] for line in listed if line[0] != " "] == [
         "long-first",
         "bursts",
         "mixed-lengths",
@@ -217,7 +236,16 @@ def test_recipes_are_listed_and_made(tmp_path: Path) -> None:
         ("make", "no OUT"),
         ("make out.csv --num-prompts 3", "no lengths: give --prompt-len"),
         ("make out.csv --prompt-len 3 --output-len 3", "--num-prompts: is needed"),
-        ("make out.csv --num-prompts 3 --prompt-len a --output-len 3", "--prompt-len and --output-len: 'a'"),
+        ("make out.csv --num-prompts 3 --prompt-len a --output-len 3", "--prompt-len: 'a'"),
+        (
+            "make out.csv --num-prompts 3 --prompt-len 3 --output-len uniform:5-1",
+            "--output-len: 'uniform:5-1'",
+        ),
+        (
+            "make out.csv --num-prompts 3 --prompt-len 99999999999 --output-len 3",
+            "are from 1 to 1,000,000,000",
+        ),
+        ("convert toy out.csv/", "out.csv/: is the name of a directory"),
         ("make out.csv --num-prompts 3 --prompt-len 3 --mix a=1,2,3", "--mix: says the lengths"),
         ("make out.csv --num-prompts 3 --mix a=1,2,3 --mix a=1,2,3", "class a is there twice"),
         ("make out.csv --num-prompts 3 --mix a=1,2,3 --arrival poisson", "needs a request rate"),

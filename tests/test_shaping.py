@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgers import shaping
 from ledgers.errors import InputError
 from ledgers.ledger import Ledger
 from ledgers.load import load_ledger
@@ -82,7 +83,8 @@ def test_time_comes_before_class_and_class_before_count(tmp_path: Path) -> None:
 def test_a_count_begins_behind_what_is_skipped(tmp_path: Path) -> None:
     assert ids(shaped(tmp_path, PLAIN, skip=1, num_prompts=2)) == ["R02", "R03"]
     assert ids(shaped(tmp_path, PLAIN[::-1], skip=1, num_prompts=2)) == ["R04", "R02"]  # in order of time
-    assert "9 requests asked for, the ledger has 4" in shaped(tmp_path, PLAIN, skip=1, num_prompts=9).notes
+    assert "9 requests asked for, the ledger has 5" in shaped(tmp_path, PLAIN, num_prompts=9).notes
+    assert "9 requests asked for, 4 are left" in shaped(tmp_path, PLAIN, skip=1, num_prompts=9).notes
 
 
 @pytest.mark.parametrize(
@@ -331,6 +333,21 @@ def test_lengths_are_the_last_and_a_rate_is_of_what_is_left(tmp_path: Path) -> N
     ledger = load_ledger(source, request_rate=Fraction(3), shaping=Shaping(times=2, max_prompt=12))
     assert (len(ledger.rows), ledger.rows[-1].arrival_ns) == (10, 3 * S)
     assert max(lengths(ledger))[0] == 12
+
+
+def test_draws_are_made_as_far_as_rows_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for all rows of a file, which may be millions where a hundred are asked for."""
+    counts: list[int] = []
+    draws = shaping._draws
+
+    def counted(name: str, count: int) -> Any:
+        counts.append(count)
+        return draws(name, count)
+
+    monkeypatch.setattr(shaping, "_draws", counted)
+    short = shaped(tmp_path, PLAIN, num_prompts=2, times=3, keep=Fraction(99, 100))
+    assert max(counts) <= 2
+    assert len(short.rows) % 3 == 0
 
 
 def test_shaping_holds_rows_by_column(tmp_path: Path) -> None:

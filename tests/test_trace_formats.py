@@ -9,7 +9,9 @@ import sys
 import tracemalloc
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from ledgers.errors import InputError
@@ -384,8 +386,15 @@ def test_usage_stands_beside_texts() -> None:
         (otlp(span("x", prompt=1, output=1)), "startTimeUnixNano is 'x'"),
         (otlp(span(1, prompt=-1, output=1)), "gen_ai.usage.input_tokens is -1"),
         (
-            {"spans": [{"attributes": {"gen_ai.usage.input_tokens": 1, "gen_ai.usage.output_tokens": 1}}]},
-            "start_time is None",
+            {
+                "spans": [
+                    {
+                        "start_time": 5,
+                        "attributes": {"gen_ai.usage.input_tokens": 1, "gen_ai.usage.output_tokens": 1},
+                    }
+                ]
+            },
+            "start_time is 5",
         ),
     ],
 )
@@ -554,21 +563,163 @@ def test_parquet_is_read_exactly(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     when = pa.array([1_700_000_000_123_456_789, 1_700_000_000_123_456_790, None], pa.timestamp("ns", "UTC"))
     numbers = pa.array([0.1, 0.3, 5.0])
-    usage = pa.array([{"in": 5}, {"in": 6}, {"in": 7}])
+    usage = pa.array([{"in": 5.0, "at": when[0]}, {"in": 6.0, "at": when[1]}, None])
     table = pa.table({"when": when, "t": numbers, "usage": usage, "out": pa.array([2.0, float("nan"), 3.0])})
     pq.write_table(table, path)
     columns = "time=when,prompt=usage.in,output=out"
     with io.BufferedReader(io.FileIO(path), HEAD_BYTES) as file:
         rows = list(choose_format(file, "trace", columns=parse_columns(columns)).read(file, "trace"))
     assert rows == [
-        TraceRow(line=1, time_ns=1_700_000_000_123_456_789, prompt_tokens=5, output_tokens=2),
-        TraceRow(line=2, time_ns=1_700_000_000_123_456_790, prompt_tokens=6, output_tokens=0),
+        TraceRow(line=1, time_ns=1_700_000_000_123_456_789, dated=True, prompt_tokens=5, output_tokens=2),
+        TraceRow(line=2, time_ns=1_700_000_000_123_456_790, dated=True, prompt_tokens=6, output_tokens=0),
         Skipped(3, NO_TIME),
     ]
-    ledger = load_ledger(str(path), columns=parse_columns("time=t,unit=s,prompt=usage.in,output=out"))
+    with io.BufferedReader(io.FileIO(path), HEAD_BYTES) as file:
+        mapping = parse_columns("time=usage.at,prompt=usage.in,output=out")
+        assert list(choose_format(file, "trace", columns=mapping).read(file, "trace")) == rows
+    ledger = load_ledger(str(path), columns=parse_columns("time=t,unit=s,prompt=out,output=out"))
     assert [row.arrival_ns for row in ledger.rows] == [0, 4_900_000_000]
     with pytest.raises(InputError, match="no column z in the Parquet file"):
         load_ledger(str(path), columns=parse_columns("prompt=z,output=out"))
+
+
+# --- runs that were interrupted
+
+
+def turn(number: int, arrival_ns: int | None, **fields: Any) -> RequestRow:
+    think_ns = None if number == 1 else 6
+    return RequestRow(
+        id=f"R{number}",
+        prompt_tokens=number,
+        output_tokens=1,
+        arrival_ns=arrival_ns,
+        session="s",
+        turn=number,
+        think_ns=think_ns,
+        outcome="unfinished" if arrival_ns is not None else "not_sent",
+        **fields,
+    )
+
+
+def saved(tmp_path: Path, *rows: RequestRow) -> str:
+    (tmp_path / "requests.jsonl").write_bytes(b"".join(encode(row) + b"\n" for row in rows))
+    return str(tmp_path)
+
+
+def test_turns_that_never_came_may_be_written_before_their_first_turn(tmp_path: Path) -> None:
+    """Rows of a run are in order of ending: interrupted, what waits ends before what is under way."""
+    source = saved(tmp_path, turn(3, None), turn(2, None), turn(1, 5))
+    rows = load_ledger(source).rows
+    assert [(row.id, row.arrival_ns, row.think_ns) for row in rows] == [
+        ("R1", 0, None),
+        ("R2", 6, 6),
+        ("R3", 12, 6),
+    ]
+
+
+def test_a_replay_leaves_out_turns_that_never_came(tmp_path: Path) -> None:
+    """A turn that came is replayed at the time that was measured."""
+    ledger = load_ledger(saved(tmp_path, turn(3, None), turn(1, 5), turn(2, 30)), sessions="replay")
+    assert [(row.id, row.arrival_ns) for row in ledger.rows] == [("R1", 0), ("R2", 25)]
+    assert "1 row left out: no time" in ledger.notes
+
+
+def test_a_session_that_never_began_is_left_out(tmp_path: Path) -> None:
+    """In a closed loop its first turn has no time either."""
+    first = msgspec.structs.replace(turn(1, None), id="R0", session="t")
+    ledger = load_ledger(
+        saved(tmp_path, first, msgspec.structs.replace(turn(2, None), session="t"), turn(1, 5))
+    )
+    assert [row.id for row in ledger.rows] == ["R1"]
+    assert "2 rows left out: no time" in ledger.notes
+
+
+@pytest.mark.parametrize(
+    "change", [{"arrival_ns": -1}, {"arrival_ns": "5"}, {"think_ns": 0.5}, {"think_ns": 10**30}]
+)
+def test_a_time_of_a_run_that_is_none_is_named_by_line_and_field(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    """Also in a last line without its end, which is then no half row."""
+    record = {**json.loads(encode(turn(2, 5))), **change}
+    (tmp_path / "requests.jsonl").write_bytes(encode(turn(1, 1)) + b"\n" + json.dumps(record).encode())
+    with pytest.raises(InputError, match=f"line 2: {next(iter(change))} is "):
+        load_ledger(str(tmp_path))
+
+
+# --- missing values
+
+
+@pytest.mark.parametrize("missing", [None, "", "  "])
+def test_a_missing_time_is_left_out_in_every_format(missing: str | None) -> None:
+    """Null, or nothing but blanks; in whichever order the rows are."""
+    lengths = {"input_length": 5, "output_length": 1}
+    calls = [{"t": missing, "type": "n", "in": 5, "out": 1}, {"t": 2, "type": "n", "in": 5, "out": 1}]
+    agent = {"t": missing, "requests": calls[1:], "agent_id": "b"}
+    usage = {"gen_ai.usage.input_tokens": 5, "gen_ai.usage.output_tokens": 1}
+    spans = [
+        {"start_time": missing, "attributes": usage},
+        {"startTimeUnixNano": missing, "attributes": usage},
+        {"startTimeUnixNano": missing, "start_time": "2024-01-01T00:00:00Z", "attributes": usage},
+    ]
+    for text, left_out in (
+        (jsonl({"timestamp": missing, **lengths}, {"timestamp": 5, **lengths}), 1),
+        (jsonl({"timestamp": 5, **lengths}, {"timestamp": missing, **lengths}), 1),
+        (
+            jsonl({"chat_id": 1, "timestamp": missing, **lengths}, {"chat_id": 2, "timestamp": 5, **lengths}),
+            1,
+        ),
+        (json.dumps({"id": "a", "block_size": 64, "requests": calls}), 1),
+        (json.dumps({"spans": spans}), 2),
+    ):
+        rows, skipped = read(text)
+        assert len(rows) == 1
+        assert [record.reason for record in skipped] == [NO_TIME] * left_out
+    rows, skipped = read(json.dumps({"id": "a", "block_size": 64, "requests": [*calls, agent]}))
+    assert [row.session for row in rows] == ["a", "a/b"]  # whose own times count from the session's begin
+
+
+def test_a_file_of_lengths_may_begin_with_many_rows(tmp_path: Path) -> None:
+    """A file without any time is not one that lost some."""
+    rows, skipped = read(jsonl(*[{"input_length": 5, "output_length": 1}] * 1_500))
+    assert (len(rows), skipped) == (1_500, [])
+
+
+def test_a_message_without_a_text_is_no_reason_to_refuse_a_file(tmp_path: Path) -> None:
+    """A turn whose answer is null has no output, and what follows has what was said."""
+    said = ["able", None, "about", "above across"]
+    talk = [{"from": "human" if i % 2 == 0 else "gpt", "value": text} for i, text in enumerate(said)]
+    path = tmp_path / "talk.json"
+    path.write_text(
+        json.dumps(
+            [
+                {"id": "a", "conversations": talk},
+                {"id": "b", "conversations": None},
+                {"id": "c", "conversations": [{"from": None, "value": None}]},
+            ]
+        )
+    )
+    ledger = load_ledger(str(path), arrival="poisson", request_rate=Fraction(1))
+    assert [(row.prompt_tokens, row.output_tokens) for row in ledger.rows] == [(2, 2)]
+    assert "1 row left out: no output tokens" in ledger.notes
+    assert "2 rows left out: no human message with an answer" in ledger.notes
+
+
+def test_blanks_are_no_prompt() -> None:
+    attributes = {
+        "gen_ai.input.messages": json.dumps([{"role": "user", "content": "  "}]),
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 1,
+    }
+    (row,) = rows_of(
+        json.dumps({"spans": [{"start_time": "2024-01-01T00:00:00Z", "attributes": attributes}]})
+    )
+    assert (row.prompt, row.prompt_tokens) == (None, 7)
+
+
+def test_a_binary_file_has_no_columns_to_name(tmp_path: Path) -> None:
+    assert "--columns" not in refusal(b"\x1f\x8b\x08\x00\x00")
+    assert "--columns" in refusal("when,in,out\n1,2,3\n")
 
 
 # --- JSON over many lines

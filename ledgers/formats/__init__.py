@@ -57,7 +57,5 @@ def choose_format(
     for known in FORMATS.values():
         if known.detects(head):
             return known
-    raise InputError(
-        f"{source}: no known trace format: {head.seen()}; "
-        "say what is what: --columns time=NAME,prompt=NAME,output=NAME,unit=s|ms|us|ns|iso"
-    )
+    advice = "; say what is what: --columns time=NAME,prompt=NAME,output=NAME,unit=s|ms|us|ns|iso"
+    raise InputError(f"{source}: no known trace format: {head.seen()}{advice if head.has_columns else ''}")

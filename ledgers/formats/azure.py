@@ -33,6 +33,7 @@ def _row(line: int, record: dict[str, str]) -> TraceRow | Skipped:
     return TraceRow(
         line=line,
         time_ns=timestamp_ns(record[TIME], TIME),
+        dated=True,
         prompt_tokens=fields.tokens(record[PROMPT], PROMPT),
         output_tokens=fields.tokens(record[OUTPUT], OUTPUT),
     )

@@ -47,7 +47,7 @@ def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
 
 def _row(first_turns: dict[str, str], line: int, record: Record) -> TraceRow | Skipped:
     session = _session(record, first_turns)  # also of a turn that is left out: others follow it
-    if record.timestamp is None:
+    if fields.missing(record.timestamp):
         return Skipped(line, fields.NO_TIME)
     hash_ids = None if record.hash_ids is None else fields.hash_ids(record.hash_ids, "hash_ids")
     return TraceRow(
@@ -57,7 +57,7 @@ def _row(first_turns: dict[str, str], line: int, record: Record) -> TraceRow | S
         output_tokens=fields.tokens(record.output_length, "output_length"),
         class_=fields.optional_label(record.type, "type"),
         session=session,
-        turn=None if record.turn is None else fields.whole(record.turn, "turn", least=0),
+        turn=None if fields.missing(record.turn) else fields.whole(record.turn, "turn", least=0),
         hash_ids=hash_ids,
         block_tokens=BLOCK_TOKENS if hash_ids else None,
     )

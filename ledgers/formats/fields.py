@@ -22,10 +22,12 @@ from ledgers.units import NS_PER_S
 BOM = b"\xef\xbb\xbf"
 MAX_LINE_BYTES = 1 << 24
 MOST_TOKENS = 1_000_000_000
-MOST = 10**19  # nanoseconds since 1970 stay below
+MOST = 10**21  # nanoseconds since 1970 stay below
+# No time is outside the years 1 to 9999, whatever it counts from.
+LEAST_TIME_NS, END_OF_TIME_NS = -62_135_596_800 * NS_PER_S, 253_402_300_800 * NS_PER_S
 _WHOLE = re.compile(r"[0-9]{1,15}")
 _ZERO_FRACTION = re.compile(r"([0-9]{1,15})\.0+")
-_SECONDS = re.compile(r"([0-9]{1,9})(?:\.([0-9]{0,9}))?")
+_SECONDS = re.compile(r"([0-9]{1,11})(?:\.([0-9]{0,9}))?")
 _DECIMAL = re.compile(r"([0-9]{1,20}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?")
 SHOWN_CHARS = 40
 MOST_LABEL_CHARS = 200
@@ -46,11 +48,13 @@ class TraceRow(msgspec.Struct, kw_only=True, frozen=True, rename={"class_": "cla
     them, or neither when the file gives lengths alone. Zero tokens mean that the trace has none for the row.
     The fields from `prompt` on are those of a planned row, but for `counted_otherwise`: whether the text of
     the prompt has another length than `prompt_tokens` by the mock's own count. `think_ns` is how long a turn
-    follows the end of its session's turn before, where the trace knows it.
+    follows the end of its session's turn before, where the trace knows it. `dated`: the format says that the
+    time is a date, counted from 1970.
     """
 
     line: int
     time_ns: int | Fraction | None = None
+    dated: bool = False
     at: Fraction | None = None
     prompt_tokens: int
     output_tokens: int
@@ -192,9 +196,17 @@ def whole(value: Any, field: str, *, least: int) -> int:
     return number
 
 
+def missing(value: Any) -> bool:
+    """Whether nothing stands where a value could: null, or blanks."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
 def tokens(value: Any, field: str) -> int:
     """A number of tokens; 0 where there is none. A whole number may be written 12.0, as pandas does."""
-    if value is None or (isinstance(value, str) and not value.strip()):
+    # Nearly all are written like this, and the rest of this costs three times as much.
+    if type(value) is str and _WHOLE.fullmatch(value) and (count := int(value)) <= MOST_TOKENS:
+        return count
+    if missing(value):
         return 0
     if isinstance(value, str) and (whole_number := _ZERO_FRACTION.fullmatch(value.strip())):
         value = whole_number[1]
@@ -216,13 +228,32 @@ def seconds_ns(value: Any, field: str) -> int | Fraction:
     # Nearly all times are written like this, and a fraction costs five times as much.
     if isinstance(value, str) and (plain := _SECONDS.fullmatch(value.strip())):
         return int(plain[1]) * NS_PER_S + int((plain[2] or "").ljust(9, "0"))
-    return nanoseconds(decimal(value, field))
+    return units_ns(value, field, NS_PER_S)
 
 
-def nanoseconds(seconds: Fraction) -> int | Fraction:
-    """Exact nanoseconds: an int unless the time has digits below them."""
-    ns = seconds * NS_PER_S
+def units_ns(value: Any, field: str, unit_ns: int) -> int | Fraction:
+    """Exact nanoseconds of a number of units: an int unless it has digits below them."""
+    if type(value) is int and value >= 0:  # as most are that are not of seconds
+        ns: int | Fraction = value * unit_ns
+    else:
+        ns = decimal(value, field) * unit_ns
+    check_time(ns, value, field)
     return ns.numerator if ns.denominator == 1 else ns
+
+
+def check_time(ns: int | Fraction, value: Any, field: str) -> None:
+    """ValueError if a time, which the file writes as `value`, is larger than any can be."""
+    if not LEAST_TIME_NS <= ns < END_OF_TIME_NS:
+        end = f"{END_OF_TIME_NS // NS_PER_S:,} s, where the year 9999 ends"
+        raise ValueError(f"{field} is {shown(value)}, but times lie before {end}")
+
+
+def whole_ns(value: Any, field: str) -> int:
+    """Nanoseconds that can only be an integer. ValueError if they are none, below 0, or too many."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{field} is {shown(value)}, not a whole number of nanoseconds from 0 on")
+    check_time(value, value, field)
+    return value
 
 
 def label(value: Any, field: str) -> str:
@@ -247,7 +278,7 @@ def hash_ids(value: Any, field: str) -> list[int] | None:
 
 def optional_label(value: Any, field: str) -> str | None:
     """A label; None if the cell is empty."""
-    return None if value is None or value == "" else label(value, field)
+    return None if missing(value) else label(value, field)
 
 
 def shown(value: Any) -> str:

@@ -33,13 +33,22 @@ class Head:
     def is_json(self) -> bool:
         return self.line.startswith(("{", "["))
 
+    @property
+    def is_parquet(self) -> bool:
+        return self.data.startswith(b"PAR1")
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether it may be a file in which columns could be named."""
+        return self.is_parquet or (bool(self.line) and self.line.isprintable())
+
     def seen(self) -> str:
         """What a user is told of a file that no format knows."""
-        if self.data.startswith(b"PAR1"):
+        if self.is_parquet:
             return "it is a Parquet file"
         if self.data.startswith(b"\x1f\x8b"):
             return "it is compressed (gunzip it first)"
-        if not self.line or not self.line.isprintable():
+        if not self.has_columns:
             return "it is not a text file"
         if names := first_keys(self.data):
             return f"its first keys are {_listed(names)}"

@@ -18,7 +18,6 @@ from ledgers.formats.times import UNITS, scaled_ns, timestamp_ns
 
 ISO = "iso"
 NAMES = ("time", "prompt", "output", "id", "session", "turn", "class")
-PARQUET = b"PAR1"
 BATCH_ROWS = 4096
 Records = Iterable[tuple[int, dict[str, Any]]]
 
@@ -61,15 +60,12 @@ class Mapped:
         self._names = columns.names
         self._unit = columns.unit
 
-    def detects(self, head: Head) -> bool:
-        return True
-
     def read(self, file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
         return fields.parsed(self._records(file, source), self._row, source)
 
     def _records(self, file: BufferedReader, source: str) -> Records:
         head = Head(file.peek())
-        if head.data.startswith(PARQUET):
+        if head.is_parquet:
             return parquet_records(file, source, set(self._names.values()))
         if "time" in self._names and self._unit is None:
             units = "|".join((*UNITS, ISO))
@@ -89,6 +85,7 @@ class Mapped:
         return TraceRow(
             line=line,
             time_ns=time_ns,
+            dated=self._unit == ISO or isinstance(given.get("time"), _Moment),
             prompt_tokens=fields.tokens(given["prompt"], self._names["prompt"]),
             output_tokens=fields.tokens(given["output"], self._names["output"]),
             id=self._label(given, "id"),
@@ -100,6 +97,7 @@ class Mapped:
     def _time_ns(self, value: Any) -> Any:
         column = self._names["time"]
         if isinstance(value, _Moment):
+            fields.check_time(value.ns, value.ns, column)
             return value.ns
         if self._unit is None:
             raise ValueError(f"{column} is {fields.shown(value)}: give --columns unit=")
@@ -137,19 +135,32 @@ def parquet_records(file: BufferedReader, source: str, columns: Collection[str])
         ) from None
     try:
         table = parquet.ParquetFile(file)
-        top = {column if column in table.schema_arrow.names else column.split(".")[0] for column in columns}
-        missing = sorted(top - set(table.schema_arrow.names))
-        if missing:
-            known = ", ".join(table.schema_arrow.names[:8])
+        names = table.schema_arrow.names
+        paths = {column: [column] if column in names else column.split(".") for column in columns}
+        top = {path[0] for path in paths.values()}
+        if missing := sorted(top - set(names)):
+            known = ", ".join(names[:8])
             raise InputError(f"{source}: no column {missing[0]} in the Parquet file, which has {known}")
         number = 0
         for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=sorted(top)):
-            cells = {name: _cells(pyarrow, batch.column(name)) for name in batch.schema.names}
+            cells = {
+                column: _cells(pyarrow, _within(pyarrow, batch.column(path[0]), path[1:]))
+                for column, path in paths.items()
+            }
             for values in zip(*cells.values(), strict=True):
                 number += 1
                 yield number, dict(zip(cells, values, strict=True))
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{source}: not Parquet that can be read: {str(error).splitlines()[0]}") from None
+
+
+def _within(pyarrow: Any, column: Any, path: list[str]) -> Any:
+    """The column in a column of structs; one without any value if there is none."""
+    for name in path:
+        if not pyarrow.types.is_struct(column.type) or (place := column.type.get_field_index(name)) < 0:
+            return pyarrow.nulls(len(column))
+        column = column.flatten()[place]
+    return column
 
 
 def _cells(pyarrow: Any, column: Any) -> list[Any]:

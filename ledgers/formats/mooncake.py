@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from io import BufferedReader
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +26,7 @@ from ledgers.vocabulary import count_tokens
 name = "mooncake"
 BLOCK_TOKENS = 512
 PROMPTS = ("input_length", "text_input", "messages")
+MOST_HELD = 1_000  # records without a time at the top of a file, until one has a time or there are none
 BESIDE = frozenset({"timestamp", "delay", "session_id", "output_length", "hash_ids"})
 
 
@@ -54,21 +56,40 @@ def detects(head: Head) -> bool:
 
 
 def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
-    return fields.parsed(fields.json_records(file, source, Record), _Reader().row, source)
+    records = fields.json_records(file, source, Record)
+    top = _top(records)
+    timed = any(_has_time(record) for _, record in top)
+    return fields.parsed(chain(top, records), _Reader(timed).row, source)
+
+
+def _top(records: Iterator[tuple[int, Record]]) -> list[tuple[int, Record]]:
+    """The first records, up to one with a time: without any, the file has lengths alone."""
+    top = []
+    for line, record in islice(records, MOST_HELD):
+        top.append((line, record))
+        if _has_time(record):
+            break
+    return top
+
+
+def _has_time(record: Record) -> bool:
+    return not (_is_partial(record) or fields.missing(record.timestamp))
+
+
+def _is_partial(record: Record) -> bool:
+    return record.payload is not None or record.message_mode == "delta"
 
 
 class _Reader:
-    """Knows the last turn of each session, and whether the file has times: its first record says so."""
+    """Knows the last turn of each session, and whether the file has times."""
 
-    def __init__(self) -> None:
-        self._timed: bool | None = None
+    def __init__(self, timed: bool) -> None:
+        self._timed = timed
         self._last: dict[str, _Turn] = {}
 
     def row(self, line: int, record: Record) -> TraceRow | Skipped:
-        if record.payload is not None or record.message_mode == "delta":
+        if _is_partial(record):
             return Skipped(line, "a payload or message delta in place of a length or a whole prompt")
-        if self._timed is None:
-            self._timed = record.timestamp is not None
         session = fields.optional_label(record.session_id, "session_id")
         before = self._last.get(session) if session else None
         think_ns = _think_ns(record, before)
@@ -91,14 +112,14 @@ class _Reader:
 
 def _think_ns(record: Record, before: _Turn | None) -> int | None:
     """How long a turn follows the answer before; without a delay or a time of its own, it follows at once."""
-    if before is None or (record.delay is None and record.timestamp is not None):
+    if before is None or (fields.missing(record.delay) and not fields.missing(record.timestamp)):
         return None
-    return 0 if record.delay is None else round(scaled_ns(record.delay, "delay", "ms"))
+    return 0 if fields.missing(record.delay) else round(scaled_ns(record.delay, "delay", "ms"))
 
 
 def _time_ns(record: Record, before: _Turn | None, think_ns: int | None) -> int | Fraction | None:
     """A turn without a time of its own comes behind the one before, at the earliest."""
-    if record.timestamp is not None:
+    if not fields.missing(record.timestamp):
         return scaled_ns(record.timestamp, "timestamp", "ms")
     if before is None or before.time_ns is None:
         return None

@@ -131,7 +131,12 @@ def _count_prompt(prompt: Any) -> int:
 def write(path: Path, rows: Iterable[RequestRow]) -> None:
     """Planned rows as JSONL that reads back as they are. OSError if it cannot be written."""
     with path.open("wb") as file:
-        file.writelines(encode(native_row(row)) + b"\n" for row in rows)
+        file.writelines(jsonl(rows))
+
+
+def jsonl(rows: Iterable[RequestRow]) -> Iterator[bytes]:
+    """The lines of such a file."""
+    return (encode(native_row(row)) + b"\n" for row in rows)
 
 
 def native_row(row: RequestRow) -> dict[str, Any]:

@@ -81,9 +81,13 @@ def _row(line: int, span: _Span) -> TraceRow | Skipped:
     output_tokens = _tokens(attributes, OUTPUT_TOKENS, output)
     if prompt_tokens is None or output_tokens is None:
         return Skipped(line, "a span with neither token usage nor texts")
+    time_ns = _start_ns(span.fields)
+    if time_ns is None:
+        return Skipped(line, fields.NO_TIME)
     return TraceRow(
         line=line,
-        time_ns=_start_ns(span.fields),
+        time_ns=time_ns,
+        dated=True,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         session=_session(span, attributes),
@@ -94,15 +98,16 @@ def _row(line: int, span: _Span) -> TraceRow | Skipped:
 
 def _start_ns(span: dict[str, Any]) -> Any:
     for field in ("startTimeUnixNano", "start_time_unix_nano"):
-        if field in span:
+        if not fields.missing(span.get(field)):
             return scaled_ns(span[field], field, "ns")
-    return timestamp_ns(span.get("start_time"), "start_time")
+    start = span.get("start_time")
+    return None if fields.missing(start) else timestamp_ns(start, "start_time")
 
 
 def _session(span: _Span, attributes: Attributes) -> str | None:
     for known in (attributes, span.resource):
         for name in SESSIONS:
-            if known.get(name) not in (None, ""):
+            if not fields.missing(known.get(name)):
                 return fields.label(known[name], name)
     trace = span.fields.get("traceId", span.fields.get("trace_id"))
     return fields.optional_label(trace, "trace id")
@@ -110,7 +115,7 @@ def _session(span: _Span, attributes: Attributes) -> str | None:
 
 def _tokens(attributes: Attributes, names: tuple[str, ...], text: str | None) -> int | None:
     for name in names:
-        if attributes.get(name) is not None:
+        if not fields.missing(attributes.get(name)):
             return fields.tokens(attributes[name], name)
     return None if text is None else count_tokens(text)
 
@@ -124,8 +129,9 @@ def _text(attributes: Attributes, names: tuple[str, ...]) -> str | None:
                 value = msgspec.json.decode(value)
             except (msgspec.DecodeError, RecursionError):  # cut off, by a limit on the length of attributes
                 continue
-        if texts := message_texts(value):
-            return dialogue(texts)
+        text = dialogue(message_texts(value))
+        if text.strip():  # blanks alone are no prompt
+            return text
     return None
 
 

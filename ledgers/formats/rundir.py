@@ -7,7 +7,7 @@ else as it was asked. Prompts are new ones of the same lengths: results do not r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from typing import Any
 
@@ -33,7 +33,7 @@ class Record(msgspec.Struct, rename={"class_": "class"}):
     think_ns: Any = None
     prompt_tokens: Any = None
     output_tokens: Any = None
-    arrival_ns: int | None = None
+    arrival_ns: Any = None
     tokens: Any = None
     outcome: Any = None
 
@@ -43,6 +43,28 @@ def detects(head: Head) -> bool:
 
 
 def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
+    """Rows as they ended, and then the turns that never came: a row may tell of one before its first turn."""
+    never_came: list[TraceRow] = []
+    begun: set[str | None] = set()
+    for row in _rows(file, source):
+        if isinstance(row, TraceRow) and row.time_ns is None:
+            never_came.append(row)
+            continue
+        if isinstance(row, TraceRow):
+            begun.add(row.session)
+        yield row
+    for row in sorted(never_came, key=lambda row: row.turn or 0):
+        yield row if row.session in begun else Skipped(row.line, fields.NO_TIME)
+
+
+def that_came(rows: Iterable[TraceRow | Skipped]) -> Iterator[TraceRow | Skipped]:
+    """The same without the turns that never came, which have no times to be replayed."""
+    for row in rows:
+        never = isinstance(row, TraceRow) and row.time_ns is None
+        yield Skipped(row.line, fields.NO_TIME) if never else row
+
+
+def _rows(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
     decoder = msgspec.json.Decoder(Record)
     for line, text in enumerate(fields.text_lines(file, source), 1):
         if text.isspace():
@@ -63,19 +85,26 @@ def _row(line: int, record: Record) -> TraceRow | Skipped:
         return Skipped(line, "a further attempt of another request")
     if record.arrival_ns is None and record.think_ns is None:  # a turn that never came needs no time
         return Skipped(line, fields.NO_TIME)
+    session = fields.optional_label(record.session, "session")
+    if record.arrival_ns is None and session is None:
+        raise ValueError("think_ns is given without a session")
     asked = fields.tokens(record.output_tokens, "output_tokens")
     delivered = fields.tokens(record.tokens, "tokens") if record.outcome == "completed" else 0
     return TraceRow(
         line=line,
-        time_ns=record.arrival_ns,
+        time_ns=_optional_ns(record.arrival_ns, "arrival_ns"),
         prompt_tokens=fields.tokens(record.prompt_tokens, "prompt_tokens"),
         output_tokens=delivered or asked,
         id=fields.label(record.id, "id"),
         class_=fields.optional_label(record.class_, "class"),
-        session=fields.optional_label(record.session, "session"),
+        session=session,
         turn=_optional_count(record.turn, "turn"),
-        think_ns=record.think_ns,
+        think_ns=_optional_ns(record.think_ns, "think_ns"),
     )
+
+
+def _optional_ns(value: Any, field: str) -> int | None:
+    return None if value is None else fields.whole_ns(value, field)
 
 
 def _optional_count(value: Any, field: str) -> int | None:

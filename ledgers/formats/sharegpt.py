@@ -25,8 +25,8 @@ ANSWERING = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model"})
 
 
 class Message(msgspec.Struct, rename={"speaker": "from", "text": "value"}):
-    speaker: str = ""
-    text: str = ""
+    speaker: str | None = None
+    text: str | None = None
 
 
 class Record(msgspec.Struct):
@@ -53,8 +53,8 @@ def _turns(line: int, session: str, messages: list[Message]) -> Iterator[TraceRo
     tokens = turn = 0
     asked = False
     for message in messages:
-        count = count_tokens(message.text)
-        speaker = message.speaker.lower()
+        text, speaker = message.text or "", (message.speaker or "").lower()
+        count = count_tokens(text)
         if asked and speaker in ANSWERING:
             yield TraceRow(
                 line=line,
@@ -67,7 +67,7 @@ def _turns(line: int, session: str, messages: list[Message]) -> Iterator[TraceRo
             )
             turn += 1
         asked = speaker in ASKING
-        said.append(message.text)
+        said.append(text)
         tokens += count
     if not turn:
         yield Skipped(line, "no human message with an answer")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
-from ledgers.formats.fields import decimal, seconds_ns, shown
+from ledgers.formats.fields import seconds_ns, shown, units_ns
 from ledgers.units import NS_PER_MS, NS_PER_S
 
 UNITS = {"ns": 1, "us": 1000, "ms": NS_PER_MS, "s": NS_PER_S}
@@ -20,6 +21,7 @@ _TIMESTAMP = re.compile(
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
+_DIGITS = 9  # of a fraction that is whole nanoseconds
 
 
 def timestamp_ns(value: Any, field: str) -> int | Fraction:
@@ -28,18 +30,21 @@ def timestamp_ns(value: Any, field: str) -> int | Fraction:
     try:
         if match is None:
             raise ValueError
-        moment = datetime.fromisoformat(match[1] + (match[3] or "Z"))
-    except ValueError:
+        second_ns = _second_ns(match[1], match[3] or "Z")
+    except (ValueError, OverflowError):  # a zone may lead out of the years 1 to 9999
         raise ValueError(f"{field} is {shown(value)}, not a time YYYY-MM-DD hh:mm:ss.fffffff") from None
     digits = match[2] or "0"
+    if len(digits) <= _DIGITS:
+        return second_ns + int(digits.ljust(_DIGITS, "0"))
     fraction = Fraction(int(digits) * NS_PER_S, 10 ** len(digits))
-    whole_ns = (moment - _EPOCH) // _SECOND * NS_PER_S
-    return whole_ns + (fraction.numerator if fraction.denominator == 1 else fraction)
+    return second_ns + (fraction.numerator if fraction.denominator == 1 else fraction)
+
+
+@lru_cache(16)  # many rows are of one second
+def _second_ns(moment: str, zone: str) -> int:
+    return (datetime.fromisoformat(moment + zone).astimezone(UTC) - _EPOCH) // _SECOND * NS_PER_S
 
 
 def scaled_ns(value: Any, field: str, unit: str) -> int | Fraction:
     """Exact nanoseconds of a number of units. ValueError as for any `decimal`."""
-    if unit == "s":
-        return seconds_ns(value, field)
-    ns = decimal(value, field) * UNITS[unit]
-    return ns.numerator if ns.denominator == 1 else ns
+    return seconds_ns(value, field) if unit == "s" else units_ns(value, field, UNITS[unit])

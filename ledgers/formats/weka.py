@@ -56,7 +56,7 @@ class _Stream(NamedTuple):
 
     name: str
     label: str
-    origin_ns: T
+    origin_ns: T | None
     requests: list[msgspec.Raw]
 
 
@@ -93,12 +93,18 @@ def nested_clocks(data: bytes) -> bool:
 
 def _some_before(agent: Clocked) -> bool:
     for called in agent.requests:
-        begin_ns = fields.seconds_ns(called.t, "t") if called.requests else 0
-        if any(fields.seconds_ns(inner.t, "t") < begin_ns for inner in called.requests):
+        begin_ns = _time_ns(called.t) or 0 if called.requests else 0
+        times = (_time_ns(inner.t) for inner in called.requests)
+        if any(time_ns is not None and time_ns < begin_ns for time_ns in times):
             return True
         if _some_before(called):
             return True
     return False
+
+
+def _time_ns(t: Any) -> T | None:
+    """None if there is none."""
+    return None if fields.missing(t) else fields.seconds_ns(t, "t")
 
 
 class _Reader:
@@ -133,18 +139,27 @@ class _Reader:
             if called:
                 yield from self._stream(called)
             elif row:
-                before_ns = row.time_ns
+                before_ns = row.time_ns if isinstance(row, TraceRow) else before_ns
                 yield row
 
     def _called(self, stream: _Stream, request: Request, place: int) -> _Stream | None:
         if request.requests is None:
             return None
         agent = fields.optional_label(request.agent_id, "agent_id") or f"agent {place}"
-        begin_ns = stream.origin_ns + fields.seconds_ns(request.t, "t") if self._nested_clocks else 0
-        return _Stream(f"{stream.name}/{agent}", SUBAGENT, begin_ns, request.requests)
+        return _Stream(f"{stream.name}/{agent}", SUBAGENT, self._origin_ns(stream, request), request.requests)
 
-    def _row(self, stream: _Stream, request: Request, before_ns: T | None) -> TraceRow:
-        time_ns = stream.origin_ns + fields.seconds_ns(request.t, "t")
+    def _origin_ns(self, stream: _Stream, request: Request) -> T | None:
+        """What a sub-agent's times count from; None if nothing tells."""
+        if not self._nested_clocks:
+            return 0
+        begin_ns = _time_ns(request.t)
+        return None if begin_ns is None or stream.origin_ns is None else stream.origin_ns + begin_ns
+
+    def _row(self, stream: _Stream, request: Request, before_ns: T | None) -> TraceRow | Skipped:
+        own_ns = _time_ns(request.t)
+        if own_ns is None or stream.origin_ns is None:
+            return Skipped(self._line, fields.NO_TIME)
+        time_ns = stream.origin_ns + own_ns
         hash_ids = None if request.hash_ids is None else fields.hash_ids(request.hash_ids, "hash_ids")
         turn = self._turns[stream.name]
         self._turns[stream.name] += 1
@@ -174,6 +189,6 @@ def _think_ns(think_time: Any, time_ns: T, before_ns: T | None) -> int | None:
 
     Some pauses are: they count from the last call whose end was recorded, over calls without one.
     """
-    if before_ns is None or think_time is None:
+    if before_ns is None or fields.missing(think_time):
         return None
     return round(max(0, min(fields.seconds_ns(think_time, "think_time"), time_ns - before_ns)))
