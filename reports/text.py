@@ -28,7 +28,7 @@ from ledgers.printable import printable
 from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import RunInfo
 from ledgers.settings import Slo
-from ledgers.units import NS_PER_S
+from ledgers.summary import kept_ns
 
 WIDTH = 80
 DASH = "-"
@@ -408,8 +408,7 @@ def run_text(
     blocks.append("\n".join(_paragraph(f"warning: {warning}") for warning in summary["warnings"]))
     blocks.append("\n".join(_paragraph(f"note: {note}") for note in (*info.notes, *notes)))
     if rows is not None:
-        begin_s = summary["trim"]["begin_s"] if summary["trim"] else 0
-        blocks.append(request_table(rows, info.config.slo, round((begin_s + summary["window_s"]) * NS_PER_S)))
+        blocks.append(request_table(rows, info.config.slo, kept_ns(summary)[2]))
     return "\n\n".join(block for block in blocks if block)
 
 
