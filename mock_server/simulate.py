@@ -9,7 +9,7 @@ from typing import Any
 
 from ledgers.rows import Outcome, RequestRow, TickRow, without_plan
 from ledgers.units import ceil_div
-from mock_server.arrivals import Arrivals
+from mock_server.arrivals import Arrivals, turns_wait
 from mock_server.results import describe
 from mock_server.scheduler import EventKind, Scheduler, Sequence, Step
 
@@ -77,7 +77,7 @@ def simulate(
     tick_ns = scheduler.hardware.tick_ns
     aside: Aside = []
     table = TickTable(on_tick) if on_tick else None
-    arrivals = Arrivals(_scheduled(requests, aside))
+    arrivals = Arrivals(_scheduled(requests, aside), waits=turns_wait(requests))
     for step in steps(scheduler, arrivals, cancels):
         while aside and aside[0][0] <= step.row.tick * tick_ns:
             yield heappop(aside)[-1]

@@ -14,6 +14,7 @@ from typing import Any
 
 from ledgers.deliveries import requests
 from ledgers.metrics import (
+    NEVER,
     classify,
     e2e_ns,
     held_ns,
@@ -417,13 +418,15 @@ def _paragraph(text: str) -> str:
 
 
 def request_table(rows: Sequence[RequestRow], slo: Slo, t_obs_ns: int) -> str:
-    """The ledger, a line per request in order of arrival; times in ms, the arrival in s.
+    """The ledger, a line per request in order of arrival, those that never arrived last; times in ms.
+
+    The arrival is in s.
 
     A column of which nothing is known is left out. Without an SLO the last one tells what did not complete.
     """
     columns = ["id", "class", "prompt", "output", "arrival", "held", "queue", "TTFT", "TPOT", "E2E"]
     columns.append("SLO" if slo.given else "outcome")
-    ordered = sorted(rows, key=lambda row: origin_ns(row) or 0)
+    ordered = sorted(rows, key=lambda row: NEVER if (at := origin_ns(row)) is None else at)
     cells = [_request_cells(row, slo, t_obs_ns) for row in ordered]
     if not cells:
         return ""

@@ -24,6 +24,7 @@ from mock_server.arrivals import Arrivals
 from mock_server.policies import make_scheduler
 from mock_server.simulate import simulate
 from tests.conftest import json_lines, refused, tokentick
+from tests.memory import bytes_each
 from tests.test_prompts import prompt_of, shared_words
 
 MS = 1_000_000
@@ -333,6 +334,26 @@ def test_ends_release_in_order_of_time_and_of_the_ledger() -> None:
     assert source.take(39) == []
     assert [(row.id, row.arrival_ns) for row in source.take(40)] == [("A2", 40), ("B2", 40)]
     assert source.next_ns() is None
+
+
+def test_sessions_that_do_not_wait_are_not_kept() -> None:
+    """As labels they cost a simulation their text (some 50 bytes), and nothing that outlasts the request."""
+
+    def simulating(session: Callable[[int], str | None]) -> Callable[[int], object]:
+        def hold(count: int) -> object:
+            rows = [
+                RequestRow(
+                    id="r", session=session(n), prompt_tokens=1, output_tokens=1, arrival_ns=n * 300 * MS
+                )
+                for n in range(count)
+            ]
+            scheduler = make_scheduler(SchedulerSettings(policy="immediate", hardware=Hardware()))
+            return sum(1 for _ in simulate(scheduler, rows))
+
+        return hold
+
+    plain, labelled = (bytes_each(simulating(name), 500, 4_000) for name in (lambda n: None, lambda n: f"S{n}"))
+    assert labelled < plain + 100
 
 
 def test_a_growing_window_takes_in_what_a_later_arrival_shows_to_be_in_it() -> None:
