@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import signal
-import sys
-from contextlib import suppress
-from typing import NoReturn
-
-import click
-
-from ledgers.errors import TokentickError
-from ledgers.printable import one_line
-from ledgers.rundir import Finished
 
 INTERRUPTED = 130
+
+try:  # Ctrl-C may come while these are loaded, and main is not there yet to say how that ends
+    import importlib
+    import signal
+    import sys
+    from contextlib import suppress
+    from typing import NoReturn
+
+    import click
+
+    from ledgers.errors import TokentickError
+    from ledgers.printable import one_line
+    from ledgers.rundir import Finished
+except KeyboardInterrupt:
+    os._exit(INTERRUPTED)
+
 PIPE_CLOSED = 141  # as a shell says it of a program whose reader left
 COMMANDS = {
     "serve": "mock_server.cli:serve",
@@ -63,9 +68,9 @@ def show(finished: Finished) -> int:
 
 def main() -> None:
     """Run a command, and end with its exit code. A second Ctrl-C changes nothing about how."""
-    _open_standard_streams()
     code = INTERRUPTED
     with suppress(KeyboardInterrupt):
+        _open_standard_streams()
         code = _run()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _leave(code)
@@ -111,7 +116,7 @@ def _run() -> int:
         code = 2
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click makes an exit with 1 of it, which is a bad verdict here
         code = PIPE_CLOSED
     except OSError as error:  # files are the commands' to handle: what is left is our own output
         _complain(f"tokentick: cannot write the output: {error.strerror}")

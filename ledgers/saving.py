@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ def check_target(out: str, *, force: bool) -> None:
         raise InputError(f"{path}: exists (--force replaces it)")
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no directory {path.parent}")
+
+
+def check_stdout() -> None:
+    """InputError if it was closed before the program began: what is all of the result would go nowhere."""
+    if sys.__stdout__ is None:
+        raise InputError("standard output is closed, so nothing can be written to it")
 
 
 def save_ledger(path: Path, rows: Sequence[RequestRow]) -> None:

@@ -22,7 +22,7 @@ from ledgers.making import draw_ledger, lengths_of, recipe_ledger
 from ledgers.options import Options, arrival_options, ledger_from, ledger_options
 from ledgers.printable import one_line
 from ledgers.recipes import RECIPES
-from ledgers.saving import check_target, lost_in_csv, save_ledger
+from ledgers.saving import check_stdout, check_target, lost_in_csv, save_ledger
 from ledgers.settings import HARDWARE, load_hardware
 from ledgers.shaping_options import limit_options, shaping_options
 
@@ -172,7 +172,9 @@ def _classes(options: Options) -> Sequence[Class]:
 def _check_out(options: Options) -> None:
     if options["out"] is None:
         raise InputError("no OUT: name a file .jsonl or .csv, or - for JSONL on standard output")
-    if options["out"] != STDOUT:
+    if options["out"] == STDOUT:
+        check_stdout()
+    else:
         check_target(options["out"], force=options["force"])
 
 

@@ -17,22 +17,17 @@ from typing import Any
 import msgspec
 
 from ledgers.calibration import Instrument, instrument
-from ledgers.client import TokenRate, load
+from ledgers.client import load
 from ledgers.concurrency import InFlight, littles_law
-from ledgers.deliveries import Deliveries
 from ledgers.distributions import Distribution, distribution, nearest_rank
-from ledgers.errors import InputError
-from ledgers.failures import Failures
 from ledgers.health import BUSY_CPU_SHARE, LATE_NS, LATE_SHARE, SEND_NS, HealthSample, spoiled, stalled_ns
 from ledgers.histograms import Histogram, read_log
-from ledgers.metrics import NEVER, NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns, origin_ns
+from ledgers.metrics import NEVER, NEVER_IN_FLIGHT, Observations, completed_by, gaps_ns
 from ledgers.rows import FAILURES, OUTCOMES, Outcome
 from ledgers.rundir import Run, json_file, write_json
-from ledgers.server_metrics import ServerSide
-from ledgers.sessions import Sessions
+from ledgers.seen import Seen
 from ledgers.settings import Hardware
-from ledgers.steady import Stability, Work, filled_ns, stability
-from ledgers.trim import Trim, trim
+from ledgers.steady import Stability, filled_ns, stability
 from ledgers.uncertainty import Spread, attainment, intervals, rates, sorted_batches, spread_ms
 from ledgers.units import NS_PER_MS, NS_PER_S, exact
 from ledgers.utilization import Admissions, TickFigures, tick_figures
@@ -75,7 +70,7 @@ def summarize(run: Run) -> dict[str, Any]:
     were sent. Every attempt counts as a request, but in the Kaplan-Meier estimates. Requests that left no row
     count as unfinished; where there are such, what would need their times is not known.
     """
-    seen = _Seen(run)
+    seen = Seen(run)
     begin_ns = seen.begin_ns
     t_obs_ns = seen.observations.window_ns(
         run.info.config.tail_s, not run.info.complete or run.info.interrupted
@@ -98,7 +93,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "retries": seen.retries,
         **whole.until(None if seen.without_row else seen.observations.last_offered_ns),
         **seen.deliveries.figures(),
-        "warnings": seen.deliveries.warnings(
+        "warnings": _nothing_left(seen)
+        + seen.deliveries.warnings(
             _median(client["loop_lag_max_ms"] if client and client["samples"] > _FEW else None)
         ),
         **_of_everything(run, seen, whole, statuses, t_obs_ns),
@@ -113,6 +109,14 @@ def summarize(run: Run) -> dict[str, Any]:
     }
     built: dict[str, Any] = msgspec.to_builtins(summary)
     return built
+
+
+def _nothing_left(seen: Seen) -> list[str]:
+    """Figures of no request look like those of a server that is at fault."""
+    if len(seen.observations) or not len(seen.everyone):
+        return []
+    last_s = seen.everyone.last_arrival_ns / NS_PER_S
+    return [f"--warmup and --cooldown leave no request: the last one arrives at {last_s:.4g} s"]
 
 
 def summarize_requests(seen: Observations, t_obs_ns: int) -> dict[str, Any]:
@@ -131,69 +135,6 @@ def summarize_requests(seen: Observations, t_obs_ns: int) -> dict[str, Any]:
     }
     built: dict[str, Any] = msgspec.to_builtins(summary)
     return built
-
-
-class _Seen:
-    """One pass over the rows of a run; one more before it, where requests are to be left out.
-
-    `everyone` are all, `observations` those that are kept.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self.observations = Observations(run.info.config.slo)
-        self.everyone = self.observations
-        self.trim: Trim | None = None
-        if trimmed := _trimmed(run):
-            self.everyone, self.trim = trimmed
-        self.begin_ns = self.trim.begin_ns if self.trim else 0
-        self.work = Work()
-        self.left_out = Failures()
-        self.admissions = Admissions()
-        self.token_times = False  # whether rows have the time of each token
-        self.failures = Failures()
-        self.deliveries = Deliveries()
-        self.token_rate = TokenRate()
-        self.server = ServerSide(run.server_metrics())
-        self.sessions = Sessions()
-        for row in run.rows():
-            self.admissions.add(row)
-            self.server.add(row)
-            self.sessions.add(row)
-            self.work.add(row)
-            if run.info.calibration:
-                self.token_rate.add(row)
-            self.token_times |= row.token_ns is not None
-            if self.trim and not self.trim.keeps(origin_ns(row)):
-                self.trim.left_out += 1
-                self.left_out.add(row)
-                continue
-            self.observations.add(row)
-            self.failures.add(row)
-            self.deliveries.add(row)
-        planned = run.info.ledger.requests
-        rows = len(self.everyone.first_attempts())
-        self.retries = len(self.observations) - len(self.observations.first_attempts())
-        if planned is not None and rows > planned:
-            raise InputError(f"{run.path}: {rows} rows in requests.jsonl for a ledger of {planned} requests")
-        self.without_row = max(0, (planned or 0) - rows)
-
-
-def _trimmed(run: Run) -> tuple[Observations, Trim] | None:
-    config = run.info.config
-    if config.warmup_s is None and config.cooldown_s is None:
-        return None
-    everyone = Observations(config.slo)
-    for row in run.rows():
-        everyone.add(row)
-    last_ns = everyone.last_arrival_ns
-    if config.warmup_s != "auto":
-        return everyone, trim(config.warmup_s, config.cooldown_s, last_ns)
-    order = everyone.by_arrival(everyone.first_attempts())
-    for name in ("ttft", "e2e"):  # an answer that was not streamed has no TTFT
-        if pairs := list(everyone.pairs("origin", name, order)):
-            break
-    arrivals, latencies = zip(*pairs, strict=True) if pairs else ((), ())
-    return everyone, trim("auto", config.cooldown_s, last_ns, arrivals, latencies)
 
 
 class _Group:
@@ -302,30 +243,31 @@ class _Group:
         return sum(values) if len(values) == len(self.completed) else None
 
 
-def _itl(run: Run, seen: _Seen, whole: _Group, t_obs_ns: int) -> tuple[Histogram, bool]:
+def _itl(run: Run, seen: Seen, whole: _Group, t_obs_ns: int) -> tuple[Histogram, bool]:
     """ITL, and whether it is of other requests than those that completed.
 
     Histograms are written every few seconds, so a run that was killed has rows that are in none: token times
     in the rows, where they were recorded, say more.
     """
     if seen.token_times:
-        return _recorded_gaps(run, t_obs_ns), False
+        return _recorded_gaps(run, seen, t_obs_ns), False
     log = read_log(run.path / "histograms.hlog")
     counted = log["ttft"].n if "ttft" in log else 0
     streamed = len(seen.observations.known("ttft", whole.completed))
-    return log.get("itl", Histogram()), run.info.kind == "measured" and counted != streamed
+    others = bool(seen.trim and seen.trim.left_out) or (run.info.kind == "measured" and counted != streamed)
+    return log.get("itl", Histogram()), others
 
 
-def _recorded_gaps(run: Run, t_obs_ns: int) -> Histogram:
+def _recorded_gaps(run: Run, seen: Seen, t_obs_ns: int) -> Histogram:
     histogram = Histogram()
     for row in run.rows():
-        if completed_by(row, t_obs_ns):
+        if seen.keeps(row) and completed_by(row, t_obs_ns):
             histogram.record_all(gaps_ns(row))
     return histogram
 
 
 def _of_everything(
-    run: Run, seen: _Seen, whole: _Group, statuses: list[Outcome], t_obs_ns: int
+    run: Run, seen: Seen, whole: _Group, statuses: list[Outcome], t_obs_ns: int
 ) -> dict[str, Any]:
     """What needs the times of the requests that did not complete as well."""
     observations = seen.observations
@@ -361,7 +303,7 @@ def _of_everything(
     }
 
 
-def _stability(run: Run, seen: _Seen, flight: InFlight) -> Stability | None:
+def _stability(run: Run, seen: Seen, flight: InFlight) -> Stability | None:
     """Of the arrivals that are kept, once the run had filled up; None where a loop sets what is in flight."""
     config = run.info.config
     if config.closed_loop:
@@ -401,7 +343,7 @@ def _by_class(seen: Observations, statuses: list[Outcome], window_ns: tuple[int,
     return figures
 
 
-def _client(run: Run, seen: _Seen) -> dict[str, Any]:
+def _client(run: Run, seen: Seen) -> dict[str, Any]:
     """Whether the load generator did what was asked of it, over all requests that were sent.
 
     Where requests left no row, nobody knows at what rate all were asked for and sent.
@@ -437,7 +379,7 @@ def _client(run: Run, seen: _Seen) -> dict[str, Any]:
     }
 
 
-def _instrument(run: Run, seen: _Seen) -> Instrument | None:
+def _instrument(run: Run, seen: Seen) -> Instrument | None:
     """What the machine's calibration says of this load, which is not known where requests left no row."""
     if run.info.calibration is None:
         return None

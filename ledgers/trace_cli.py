@@ -20,6 +20,7 @@ from ledgers.load import TOY, read_trace
 from ledgers.options import columns_option, number
 from ledgers.printable import printable
 from ledgers.rows import encode
+from ledgers.saving import check_stdout
 from ledgers.settings import HARDWARE, load_hardware
 from ledgers.shape_cli import convert, make
 
@@ -59,6 +60,7 @@ def describe(file: str, **options: Any) -> int:
     exact, and rows out of order, a clock that was set back, and records that are no requests are counted and
     said.
     """
+    check_stdout()
     if options["tick"] is not None and options["hardware"] is None:
         raise InputError("--tick: needs --hardware")
     tick_s = None if options["tick"] is None else float(options["tick"])

@@ -24,7 +24,10 @@ MOST_HEADS = 5
 
 
 class HeadOfLine(msgspec.Struct, frozen=True):
-    """Ticks with idle decode slots while the queue was not empty, and in how many who was its head."""
+    """Ticks with idle decode slots while the queue was not empty.
+
+    `heads` says in how many of them who was next to be admitted: who was kept waiting, not who kept it.
+    """
 
     ticks: int
     share: float

@@ -19,7 +19,42 @@ _AT_LEAST_S = 0.1
 _TURN_BYTES = 64 << 20
 
 
-class Bodies:
+class _Ready:
+    """Encoded requests that wait for their time."""
+
+    def __init__(self, requests: Requests, encoder: RequestEncoder) -> None:
+        self._requests = requests
+        self._encoder = encoder
+        self._ready: dict[int, tuple[RequestRow, bytes]] = {}
+        self._held_bytes = 0
+        self._change = asyncio.Event()
+
+    def take(self, index: int) -> tuple[RequestRow, bytes]:
+        """The planned row and the request, encoded on the spot if its time came before it was ready."""
+        ready = self.drop(index)
+        if ready is None:
+            row = self._requests[index]
+            return row, self._encoder.encode(row, self._requests.text_number(index))
+        return ready
+
+    def drop(self, index: int) -> tuple[RequestRow, bytes] | None:
+        """Forget one, which is handed over if it was ready."""
+        ready = self._ready.pop(index, None)
+        if ready is not None:
+            self._held_bytes -= len(ready[1])
+            self._change.set()
+        return ready
+
+    async def _encode(self, index: int) -> tuple[RequestRow, bytes]:
+        row = self._requests[index]
+        return row, await _encoded(self._encoder, row, self._requests.text_number(index))
+
+    def _keep(self, index: int, ready: tuple[RequestRow, bytes]) -> None:
+        self._ready[index] = ready
+        self._held_bytes += len(ready[1])
+
+
+class Bodies(_Ready):
     """The encoded requests of a ledger that wait for their time: at most `most`, if that is not None."""
 
     def __init__(
@@ -29,23 +64,9 @@ class Bodies:
         encoder: RequestEncoder,
         most: int | None,
     ) -> None:
-        self._requests = requests
+        super().__init__(requests, encoder)
         self._schedule = schedule
-        self._encoder = encoder
         self._most = most
-        self._ready: dict[int, tuple[RequestRow, bytes]] = {}
-        self._held_bytes = 0
-        self._room = asyncio.Event()
-
-    def take(self, index: int) -> tuple[RequestRow, bytes]:
-        """The planned row and the request, encoded on the spot if its time came before it was ready."""
-        ready = self._ready.pop(index, None)
-        if ready is None:
-            row = self._requests[index]
-            return row, self._encoder.encode(row, self._requests.text_number(index))
-        self._held_bytes -= len(ready[1])
-        self._room.set()
-        return ready
 
     def has(self, index: int) -> bool:
         return index in self._ready
@@ -57,11 +78,9 @@ class Bodies:
         index = self._schedule.take_to_prepare(now_ns, self._held_bytes)
         if index is None:
             return False
-        row = self._requests[index]
-        request = await _encoded(self._encoder, row, self._requests.text_number(index))
+        ready = await self._encode(index)
         if index >= self._schedule.sent:  # else it was due before it was ready
-            self._ready[index] = (row, request)
-            self._held_bytes += len(request)
+            self._keep(index, ready)
         await asyncio.sleep(0)
         return True
 
@@ -74,41 +93,24 @@ class Bodies:
             if at_ns > now:  # many at a time: it is early enough for all of them
                 await asyncio.sleep(max(_AT_LEAST_S, (at_ns - now) / NS_PER_S))
             else:
-                self._room.clear()
-                await self._room.wait()
+                self._change.clear()
+                await self._change.wait()
 
 
-class TurnBodies:
+class TurnBodies(_Ready):
     """The encoded requests of turns that wait, made while the answer before comes, as far as room allows."""
 
     def __init__(self, requests: Requests, encoder: RequestEncoder) -> None:
-        self._requests = requests
-        self._encoder = encoder
+        super().__init__(requests, encoder)
         self._wanted: dict[int, None] = {}  # in order
-        self._ready: dict[int, tuple[RequestRow, bytes]] = {}
-        self._held_bytes = 0
-        self._change = asyncio.Event()
 
     def want(self, index: int) -> None:
         self._wanted[index] = None
         self._change.set()
 
-    def take(self, index: int) -> tuple[RequestRow, bytes]:
-        """The planned row and the request, encoded on the spot if its time came before it was ready."""
-        ready = self.drop(index)
-        if ready is None:
-            row = self._requests[index]
-            return row, self._encoder.encode(row, self._requests.text_number(index))
-        return ready
-
     def drop(self, index: int) -> tuple[RequestRow, bytes] | None:
-        """Forget one, which is handed over if it was ready."""
         self._wanted.pop(index, None)
-        ready = self._ready.pop(index, None)
-        if ready is not None:
-            self._held_bytes -= len(ready[1])
-            self._change.set()
-        return ready
+        return super().drop(index)
 
     async def prepare(self) -> None:
         """Encode what is wanted, for as long as the run lasts."""
@@ -118,12 +120,10 @@ class TurnBodies:
                 self._change.clear()
                 await self._change.wait()
                 continue
-            row = self._requests[index]
-            request = await _encoded(self._encoder, row, self._requests.text_number(index))
+            ready = await self._encode(index)
             if index in self._wanted:  # else it was due before it was ready
                 del self._wanted[index]
-                self._ready[index] = (row, request)
-                self._held_bytes += len(request)
+                self._keep(index, ready)
             await asyncio.sleep(0)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def _plan(options: dict[str, Any]) -> Plan:
     if target.basic_auth is not None and options["api_key_file"] is None:
         key = source = None  # the URL says how to log in
     headers = _headers(options, target, dialect.headers(key or ""))
-    ledger = _ledger(options)
+    ledger, before = _ledger(options)
     _check_ids(ledger, options["client_retries"])
     window = window_from(options)
     rules = _rules(options, window)
@@ -142,6 +143,7 @@ def _plan(options: dict[str, Any]) -> Plan:
     scrub = Scrubber([*secret_values(headers), *secrets_of_urls, *named])
     return Plan(
         ledger=ledger,
+        before=before,
         out=options["out"] or default_path("measured", ledger.name),
         command=["tokentick", *_shown(sys.argv[1:], extra_body)],
         config=_config(options, window, target, scrub(endpoint), headers, scrub, metadata),
@@ -288,17 +290,18 @@ def _query(endpoint: str) -> list[dict[str, str]]:
     return [written, {name: unquote_plus(value) for name, value in written.items()}]
 
 
-def _ledger(options: dict[str, Any]) -> Ledger:
+def _ledger(options: dict[str, Any]) -> tuple[Ledger, Sequence[int] | None]:
+    """What is replayed, and which turn each of its rows waits for, if any does."""
     ledger = ledger_from(options)
     if _is_closed(options):
         most = options["max_concurrency"]
         ledger.notes[-1:] = [f"closed loop: {most} at a time; arrival times are not used"]
-    has_sessions = any(label is not None for label in values(ledger.rows, "session"))
-    if has_sessions and turns_before(ledger.rows) is None:
-        ledger.notes.append("sessions are labels here: a turn does not wait for the one before it")
     if options["duration"] is not None and not _is_closed(options):
         ledger = cut_to_duration(ledger, options["duration"])
-    return ledger
+    before = turns_before(ledger.rows)
+    if before is None and any(label is not None for label in values(ledger.rows, "session")):
+        ledger.notes.append("sessions are labels here: a turn does not wait for the one before it")
+    return ledger, before
 
 
 def _workers(options: dict[str, Any], ledger: Ledger, rules: Rules) -> int:

@@ -18,7 +18,6 @@ from ledgers.ledger import Ledger
 from ledgers.machine import make_room_for_connections
 from ledgers.rows import CLIENT_LIMIT, without_plan
 from ledgers.rundir import SERVER_METRICS_FILE, Clock, LedgerInfo, Run, RunInfo, RunWriter
-from ledgers.sessions import turns_before
 from ledgers.units import NS_PER_MS
 from ledgers.window import Window
 from loadgen.alone import send_alone
@@ -204,8 +203,7 @@ async def _replay(
 
 def _window(plan: Plan) -> Window[Values]:
     rows = plan.ledger.rows
-    waits = turns_before(rows) is not None
-    return Window(rows[-1].arrival_ns or 0, plan.config.tail_s, grows=waits)
+    return Window(rows[-1].arrival_ns or 0, plan.config.tail_s, grows=plan.before is not None)
 
 
 class _Start:
@@ -272,7 +270,9 @@ def _note_lost(plan: Plan, lost: Lost, start: _Start, log: RunLog) -> None:
     """The requests of a worker that died, so far as it reported none of them, get their rows."""
     plan.show(f"{lost.why}: its requests are lost, the run went on")
     written = {row.id for row in Run(plan.out).rows()}
-    requests = Requests(plan.ledger.rows, lost.share, plan.id_prefix, closed=plan.rules.closed)
+    requests = Requests(
+        plan.ledger.rows, lost.share, plan.id_prefix, closed=plan.rules.closed, before=plan.before
+    )
     why = CLIENT_LIMIT + lost.why
     waiting = set(requests.behind.values())
     for index, row in enumerate(requests):

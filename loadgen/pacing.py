@@ -60,6 +60,10 @@ class Schedule:
         """The intended send of a request, on the clock of `start`."""
         return self._t0 + self._arrivals[index]
 
+    def last_ns(self) -> int:
+        """The last intended send of all; t0 if there is none."""
+        return self.at_ns(len(self) - 1) if len(self) else self._t0
+
     def next_ns(self) -> int:
         """When the next request is to be sent; far in the future if there is none."""
         return self.at_ns(self._sent) if self.remaining else FAR_NS

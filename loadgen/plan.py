@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,13 @@ from loadgen.wording import Wording
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What the user asked for, made out. `headers` carry the secrets; `config` must not."""
+    """What the user asked for, made out. `headers` carry the secrets; `config` must not.
+
+    `before` is `turns_before` of the ledger's rows.
+    """
 
     ledger: Ledger
+    before: Sequence[int] | None = None
     out: Path
     command: list[str]
     config: RunConfig

@@ -106,7 +106,7 @@ def word_pieces(
     """The words of a prompt without its first, in pieces of at most `most`.
 
     They depend on what the row says is shared, and on (seed, index): any split of the work gives the same.
-    Turns of a session come with the same index.
+    Turns of a session of whose prompts the ledger says nothing come with the same index.
     """
     parts = list(_parts(row, index))
     done = 0

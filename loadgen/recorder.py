@@ -16,6 +16,7 @@ from loadgen.answers import BOM, condensed, is_stream, retry_after_s
 from loadgen.dialects.dialect import MALFORMED, Dialect, Output, Reading, Usage, error_body_text
 from loadgen.http1 import ProtocolError, ResponseReader
 from loadgen.inflate import CODINGS, Inflater
+from loadgen.markup import page_text
 from loadgen.sse import SseEvent, SseReader
 from loadgen.token_times import ReadCounts, TokenTimes
 
@@ -415,7 +416,7 @@ class Recorder:
     def _http_error(self) -> str:
         """The message of an error body, in whatever shape, or its beginning."""
         body = bytes(self._whole)
-        text = error_body_text(body) or body.decode("utf-8", "replace")
+        text = error_body_text(body) or page_text(body.decode("utf-8", "replace"))
         return f"HTTP {self._http.status}: {' '.join(text.split())}".rstrip(": ")
 
     def tokens(self) -> tuple[int | None, TokenSource | None]:

@@ -12,10 +12,10 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from heapq import heappop, heappush
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -23,10 +23,9 @@ from ledgers.alarm import Alarm
 from ledgers.machine import few_collections
 from ledgers.printable import printable
 from ledgers.rows import Outcome, RequestRow
-from ledgers.sessions import not_completed
 from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.alone import reached
-from loadgen.bodies import Bodies, TurnBodies
+from loadgen.bodies import Bodies
 from loadgen.health import Health
 from loadgen.pacing import FAR_NS, Places, Schedule
 from loadgen.patience import Limit, Patience, Retries
@@ -35,6 +34,7 @@ from loadgen.recorder import Recorder, unsent
 from loadgen.requests import Requests
 from loadgen.run_log import Log, uncounted
 from loadgen.transport import Exchange, Transport
+from loadgen.turns import Later, Turns
 
 _OPEN_WITHIN_S = 2.0  # t0 waits no longer for connections: those that are late are the run's to measure
 _SLICE_NS = 2 * NS_PER_MS  # fifty sends and more; what comes meanwhile is dated by the kernel
@@ -49,7 +49,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     `most_in_flight`: the cap; None for none. `closed`: requests have no times, only a place counts.
     `send_for_ns`: nothing is sent that long after t0. `cut_after_ns` after the last arrival, what is still in
-    flight is cut; None waits for all. `connections` are open before t0, at least.
+    flight is cut; None waits for all. While a turn waits nobody knows the last arrival: it is taken to be the
+    last known one if nothing has come for so long of any answer that is waited for. `connections` are open
+    before t0, at least.
     """
 
     most_in_flight: int | None = None
@@ -61,28 +63,19 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     retries: Retries = Retries()
 
 
-class _Attempt(NamedTuple):
-    """A turn that was let go (attempt 0), or a further attempt: of which request, and when that arrived."""
-
-    due_ns: int
-    which: int
-    attempt: int
-    arrival_ns: int | None
-
-
 class _Flight(msgspec.Struct):
     """A request on its way: its index, since when, when it was due, and what ends it if nothing else does."""
 
     index: int
     started_ns: int
     due_ns: int
-    again: _Attempt | None = None
+    later: Later | None = None
     cancels: bool = False
     timer: asyncio.TimerHandle | None = None
 
     @property
     def attempt(self) -> int:
-        return 0 if self.again is None else self.again.attempt
+        return 0 if self.later is None else self.later.attempt
 
 
 class Replay:
@@ -117,13 +110,10 @@ class Replay:
         self._show = show
         self._transport: Transport | None = None
         self._bodies = Bodies(requests, schedule, encoder, rules.most_in_flight)
-        self._turn_bodies = TurnBodies(requests, encoder)
-        self._behind = dict(requests.behind)  # the turns that wait, by the one that each waits for
-        self._turns_sent = 0
-        self._last_turn_ns = 0
+        self._turns = Turns(requests, encoder)
         self._health = Health()
         self._in_flight: dict[Recorder, _Flight] = {}
-        self._retries: list[_Attempt] = []  # with the turns that were let go: a heap, the next one first
+        self._later: list[Later] = []  # a heap: the next one first
         self._armed: deque[tuple[int, Recorder, bytes]] = deque()  # what is due next
         self._unbooked: list[tuple[Recorder, _Flight]] = []  # just sent
         self._last_send_ns = 0
@@ -148,8 +138,8 @@ class Replay:
         with few_collections():
             self._start(await agree())
             preparing = [asyncio.create_task(self._bodies.prepare())]
-            if self._behind:
-                preparing.append(asyncio.create_task(self._turn_bodies.prepare()))
+            if self._turns:
+                preparing.append(asyncio.create_task(self._turns.prepare()))
             for task in preparing:
                 task.add_done_callback(self._task_ended)
             try:
@@ -172,7 +162,7 @@ class Replay:
         self._not_sent()
         if self._in_flight:
             self._show(f"interrupted: waiting for {len(self._in_flight)} in flight; once more cuts them off")
-        self._set_cut(self._schedule.sent)
+        self._set_cut()
         self._check_over()
 
     # Before t0
@@ -196,21 +186,15 @@ class Replay:
         if self._rules.send_for_ns is not None:
             self._stop_ns = self.t0_ns + self._rules.send_for_ns
             self._stop_alarm.set(self._stop_ns)
-        self._set_cut_if_known()
+        if not self._rules.closed:
+            self._set_cut()
         self._on_time()
 
-    def _set_cut_if_known(self) -> None:
-        """While a turn waits, nobody knows when the last one arrives; nor in a closed loop."""
-        if not self._rules.closed and not self._behind:
-            self._set_cut(len(self._schedule))
-
-    def _set_cut(self, sent: int) -> None:
-        """The tail begins with the last of `sent` arrivals; in a closed loop with the last send."""
-        if self._rules.cut_after_ns is not None and sent:
-            last_ns = max(self._schedule.at_ns(sent - 1), self._last_turn_ns)
-            if self._rules.closed:
-                last_ns = self._last_send_ns
-            self._cut_alarm.set(last_ns + self._rules.cut_after_ns)
+    def _set_cut(self) -> None:
+        """The tail begins with the last arrival that is known; in a closed loop with the last send."""
+        if self._rules.cut_after_ns is not None:
+            last_ns = self._last_send_ns if self._rules.closed else self._schedule.last_ns()
+            self._cut_alarm.set(max(last_ns, self._turns.known_ns) + self._rules.cut_after_ns)
 
     # Sending
 
@@ -246,10 +230,10 @@ class Replay:
         """Of the requests that are due the one that has been for longest."""
         # In a closed loop the ledger has no times: who has waited goes before who has not.
         since_ns = now_ns if self._rules.closed else self._schedule.next_ns()
-        if self._retries and self._retries[0].due_ns <= min(now_ns, since_ns):
-            retry = heappop(self._retries)
-            row, request = self._again(retry) if retry.attempt else self._turn(retry)
-            return self._placed(retry.which, self._recorder(row), retry), request
+        if self._later and self._later[0].due_ns <= min(now_ns, since_ns):
+            later = heappop(self._later)
+            row, request = self._turns.take(later) if later.is_turn else self._again(later)
+            return self._placed(later.which, self._recorder(row), later), request
         index = self._schedule.take_due(now_ns)
         if index is None:
             return None
@@ -278,12 +262,7 @@ class Replay:
             counts=self._health.reads,
         )
 
-    def _turn(self, turn: _Attempt) -> tuple[RequestRow, bytes]:
-        self._turns_sent += 1
-        row, request = self._turn_bodies.take(turn.which)
-        return msgspec.structs.replace(row, arrival_ns=turn.arrival_ns), request
-
-    def _again(self, again: _Attempt) -> tuple[RequestRow, bytes]:
+    def _again(self, again: Later) -> tuple[RequestRow, bytes]:
         """Its latency counts from the first attempt's arrival, which in a closed loop was its send."""
         first = self._requests[again.which]
         row = msgspec.structs.replace(
@@ -295,14 +274,14 @@ class Replay:
         )
         return row, self._encoder.encode(row, self._requests.text_number(again.which))
 
-    def _placed(self, index: int, recorder: Recorder, again: _Attempt | None = None) -> Recorder:
+    def _placed(self, index: int, recorder: Recorder, later: Later | None = None) -> Recorder:
         """Take a place for a request that goes now."""
-        wanted_ns = self._schedule.at_ns(index) if again is None else again.due_ns
+        wanted_ns = self._schedule.at_ns(index) if later is None else later.due_ns
         due_ns = self._places.take(wanted_ns)
-        if due_ns is None and again is not None and again.attempt:
+        if due_ns is None and later is not None and not later.is_turn:
             due_ns = wanted_ns
         recorder.due_ns = due_ns
-        flight = _Flight(index, time.monotonic_ns(), wanted_ns if due_ns is None else due_ns, again)
+        flight = _Flight(index, time.monotonic_ns(), wanted_ns if due_ns is None else due_ns, later)
         self._unbooked.append((recorder, flight))
         return recorder
 
@@ -312,8 +291,8 @@ class Replay:
             self._in_flight[recorder] = flight
             self._last_send_ns = flight.started_ns
             self._health.sending(flight.due_ns, flight.started_ns, again=flight.attempt > 0)
-            if flight.attempt == 0 and (turn := self._behind.get(flight.index)) is not None:
-                self._turn_bodies.want(turn)
+            if flight.attempt == 0:
+                self._turns.awaited(flight.index)
             self._watch(recorder)
         self._unbooked.clear()
 
@@ -327,7 +306,7 @@ class Replay:
             return  # whoever ends wakes us
         self._transport.open_ahead(self._wanted_soon(now_ns))
         times = [at for at in (self._schedule.wake_ns(),) if at is not None]
-        times += [retry.due_ns for retry in self._retries[:1]]
+        times += [later.due_ns for later in self._later[:1]]
         if times:
             self._send_alarm.set(min(times))
 
@@ -337,15 +316,14 @@ class Replay:
 
     def _all_sent(self) -> None:
         """What has its own time is through; turns that wait, and further attempts, may still come."""
-        thinking = any(turn.attempt == 0 for turn in self._retries)
-        if self._rules.closed and not (self._behind or thinking):
-            self._set_cut(self._schedule.sent)
+        if self._rules.closed:
+            self._set_cut()
         self._check_over()
 
     def _stop_sending(self) -> None:
         """Nothing leaves any more, nor what still waits for its connection."""
         self._stopped = True
-        self._retries.clear()
+        self._later.clear()
         for recorder in list(self._in_flight):
             if recorder.phase == "connect":
                 why = "still connecting when the sending was over"
@@ -379,32 +357,23 @@ class Replay:
 
     def _go_on(self, ended: Recorder, index: int) -> None:
         """Let the turn go that waits for this one; if it did not complete, none of those behind is sent."""
-        turn = self._behind.pop(index, None)
-        if turn is None:
+        if not self._turns.one_behind(index):
             return
         if ended.outcome == "completed":
             end_ns = time.monotonic_ns() if ended.end_ns is None else ended.end_ns
-            due_ns = end_ns + (self._requests[turn].think_ns or 0)
-            self._last_turn_ns = max(self._last_turn_ns, due_ns)
-            arrival_ns = None if self._rules.closed else due_ns - self.t0_ns
-            heappush(self._retries, _Attempt(due_ns, turn, 0, arrival_ns))
-            asyncio.get_running_loop().call_soon(self._on_time)
+            self._plan(self._turns.let_go(index, end_ns, None if self._rules.closed else self.t0_ns))
         else:
-            why = not_completed(ended.planned.id, ended.outcome)
-            self._turn_bodies.drop(turn)
-            self._never_sent([turn, *self._all_behind(turn)], why)
-        self._set_cut_if_known()
+            self._add_rows(self._turns.lose(index, ended))
+        if not self._rules.closed:
+            self._set_cut()
 
-    def _all_behind(self, index: int) -> Iterator[int]:
-        """Those that wait for this one, and for each other; none waits any longer."""
-        while (turn := self._behind.pop(index, None)) is not None:
-            yield turn
-            index = turn
+    def _plan(self, later: Later) -> None:
+        heappush(self._later, later)
+        asyncio.get_running_loop().call_soon(self._on_time)
 
-    def _never_sent(self, turns: Iterable[int], why: str | None) -> None:
-        """Turns that were not let go have no intended arrival."""
-        for turn in turns:
-            self._log.add(msgspec.structs.replace(unsent(self._requests[turn], why), arrival_ns=None))
+    def _add_rows(self, rows: Iterable[RequestRow]) -> None:
+        for row in rows:
+            self._log.add(row)
 
     def _retry(self, ended: Recorder, flight: _Flight) -> bool:
         """Plan the attempt that this client makes next; whether it makes one."""
@@ -416,8 +385,7 @@ class Replay:
         wait_s = retries.wait_s(self._requests.number(flight.index), flight.attempt, ended.retry_after_s)
         due_ns = (ended.end_ns or time.monotonic_ns()) + round(wait_s * NS_PER_S)
         arrival_ns = ended.row(self.t0_ns).arrival_ns
-        heappush(self._retries, _Attempt(due_ns, flight.index, flight.attempt + 1, arrival_ns))
-        asyncio.get_running_loop().call_soon(self._on_time)
+        self._plan(Later(due_ns, flight.index, flight.attempt + 1, arrival_ns))
         return True
 
     def _watch(self, recorder: Recorder) -> None:
@@ -465,18 +433,38 @@ class Replay:
         if self._stopped:
             return
         if self._rules.closed:
-            turns = sum(attempt.attempt == 0 for attempt in self._retries) + len(self._behind)
-            self._behind.clear()
+            turns = sum(later.is_turn for later in self._later) + len(self._turns)
+            self._turns.close()
             self.left_out = self._schedule.close() + turns
             self._stop_sending()
-            self._set_cut(self._schedule.sent)
         else:
             self._not_sent()
+        self._set_cut()
         self._check_over()
 
     def _tail_is_over(self) -> None:
+        assert self._transport is not None
+        self._transport.catch_up()  # what has come counts
+        assert self._rules.cut_after_ns is not None
+        until_ns = self._heard_ns() + self._rules.cut_after_ns
+        if until_ns > time.monotonic_ns():
+            self._cut_alarm.set(until_ns)
+            return
         self._not_sent()
         self._cut("unfinished", "in flight when the tail ended")
+
+    def _heard_ns(self) -> int:
+        """When something came of an answer that a turn waits for; 0 if none is waited for."""
+        # Under a closed loop's cap a turn that was let go waits for a place, which any answer may free.
+        for_a_place = self._rules.closed and any(later.is_turn for later in self._later)
+        return max(
+            (
+                max(flight.started_ns, recorder.last_token_ns or 0)
+                for recorder, flight in self._in_flight.items()
+                if for_a_place or self._turns.one_behind(flight.index)
+            ),
+            default=0,
+        )
 
     def _cut(self, outcome: Outcome, why: str) -> None:
         """End everything in flight now."""
@@ -495,18 +483,17 @@ class Replay:
 
     def _not_sent(self) -> None:
         """What is left of the ledger gets its rows."""
-        for row in self._requests[self._schedule.sent : len(self._schedule)]:
-            self._log.add(unsent(row))
+        self._add_rows(map(unsent, self._requests[self._schedule.sent : len(self._schedule)]))
         self._schedule.close()
-        for turn in sorted(turn for turn in self._retries if turn.attempt == 0):
+        for turn in sorted(later for later in self._later if later.is_turn):
             row = unsent(self._requests[turn.which])
-            self._log.add(msgspec.structs.replace(row, arrival_ns=turn.arrival_ns))
-        self._never_sent(sorted(self._behind.values()), "its turn had not come when the sending was over")
-        self._behind.clear()
+            in_time = turn.due_ns < self._stop_ns  # else its arrival is none of this run
+            self._log.add(msgspec.structs.replace(row, arrival_ns=turn.arrival_ns if in_time else None))
+        self._add_rows(self._turns.close())
         self._stop_sending()
 
     def _check_over(self) -> None:
-        more = not self._stopped and (self._schedule.remaining or self._retries)
+        more = not self._stopped and (self._schedule.remaining or self._later)
         if not more and not self._in_flight:
             self._over.set()
 
@@ -541,8 +528,8 @@ class Replay:
     def _sample(self, now_ns: int) -> None:
         asked = None
         if not self._rules.closed:
-            let_go = sum(turn.due_ns <= now_ns for turn in self._retries if turn.attempt == 0)
-            asked = self._schedule.due_by(now_ns) + self._turns_sent + let_go
+            let_go = sum(later.is_turn and later.due_ns <= now_ns for later in self._later)
+            asked = self._schedule.due_by(now_ns) + self._turns.sent + let_go
         self._log.add_health(self._health.sample(now_ns, asked))
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from ledgers.ledger import values
 from ledgers.rows import RequestRow
-from ledgers.sessions import NONE, turns_before
+from ledgers.sessions import NONE
 
 
 class Share(NamedTuple):
@@ -36,14 +36,23 @@ class Requests(Sequence[RequestRow]):
     whole ledger, whoever sends it. A closed loop has no use for arrivals.
     """
 
-    def __init__(self, rows: Sequence[RequestRow], share: Share, id_prefix: str, *, closed: bool) -> None:
+    def __init__(
+        self,
+        rows: Sequence[RequestRow],
+        share: Share,
+        id_prefix: str,
+        *,
+        closed: bool,
+        before: Sequence[int] | None,
+    ) -> None:
+        """`before` has the turn that each row of the ledger waits for, as `turns_before` tells it."""
         self._rows = rows
         self._id_prefix = id_prefix
         self._closed = closed
         self._numbers: Sequence[int] = range(share.first, len(rows), share.step)
         self._timed = len(self._numbers)
         self.behind: dict[int, int] = {}
-        if (before := turns_before(rows)) is not None:
+        if before is not None:
             self._divide(before, share)
         self._first_of: dict[str, int] = {}  # the number of each session's first turn
         for number, session in enumerate(values(rows, "session")):
@@ -80,12 +89,17 @@ class Requests(Sequence[RequestRow]):
         return self._numbers[index]
 
     def text_number(self, index: int) -> int:
-        """The number that the text of a request's prompt is drawn by: of its session's first turn, if any."""
+        """The number that the text of a request's prompt is drawn by.
+
+        It is that of its session's first turn, unless the ledger says itself what prompts share.
+        """
         number = self._numbers[index]
         if not self._first_of:
             return number
-        session: str | None = self._rows[number].session
-        return number if session is None else self._first_of[session]
+        row = self._rows[number]
+        if row.session is None or row.prefix is not None or (row.hash_ids and row.block_tokens):
+            return number
+        return self._first_of[row.session]
 
     def arrivals_ns(self) -> array[int]:
         """When those that do not wait are to leave, from t0; all at once where nothing says when."""

@@ -50,7 +50,7 @@ def work(plan: Plan, share: Share, leader: Leader) -> None:
 def replay_of(plan: Plan, share: Share, transport: Transport, encoder: RequestEncoder, log: Log) -> Replay:
     """What sends a share: it has its part of the connections, too."""
     rules = plan.rules
-    requests = Requests(plan.ledger.rows, share, plan.id_prefix, closed=rules.closed)
+    requests = Requests(plan.ledger.rows, share, plan.id_prefix, closed=rules.closed, before=plan.before)
     transport.resent = transport.connections_opened = 0  # of the run, not of what came before
     replay = Replay(
         requests,

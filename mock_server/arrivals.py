@@ -1,20 +1,20 @@
 """Where a simulation's requests come from: each at its time, turns of sessions when their answers have ended.
 
 Pure. Rows stream in, in order of the ledger. Held are those that wait for a turn in flight, and of each
-session its last turn.
+session its last turn, if any turn of the ledger waits.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ledgers.rows import Outcome, RequestRow, without_plan
-from ledgers.sessions import not_completed
+from ledgers.sessions import not_completed, turns_before
 
 
 class Aside:
@@ -57,15 +57,21 @@ class _Turn:
         self.behind: _Waiting | None = None
 
 
+def turns_wait(rows: Iterable[RequestRow]) -> bool:
+    """Whether turns may wait for others; of rows that stream in, nobody knows beforehand."""
+    return not isinstance(rows, Sequence) or turns_before(rows) is not None
+
+
 class Arrivals:
     """Planned rows, `arrival_ns` non-decreasing, as they arrive; `ended` lets the turn behind go.
 
     A turn that waits arrives its think time after that end, and its row says so. `not_sent` collects the rows
-    of turns that will never arrive.
+    of turns that will never arrive. Unless `waits`, no turn waits for another, and sessions are labels.
     """
 
-    def __init__(self, rows: Iterable[RequestRow]) -> None:
+    def __init__(self, rows: Iterable[RequestRow], *, waits: bool = True) -> None:
         self.not_sent: deque[RequestRow] = deque()
+        self._waits = waits
         self._coming = iter(rows)
         self._following = next(self._coming, None)
         self._number = 0
@@ -114,7 +120,7 @@ class Arrivals:
         """Take a row from the ledger: it arrives at its time, or waits."""
         self._following = next(self._coming, None)
         self._number += 1
-        if row.session is None:
+        if row.session is None or not self._waits:
             heappush(self._ready, (row.arrival_ns or 0, self._number, row))
             return
         turn, before = _Turn(), self._last.get(row.session)

@@ -95,7 +95,8 @@ class Generator:
             return error
 
     def _parse(self, api: Api, body: bytes) -> Generation:
-        return parse(api, body, self._options.default_output_tokens, self._options.style.reasoning_tokens)
+        options = self._options
+        return parse(api, body, options.default_output_tokens, options.style.reasoning_tokens, options.model)
 
     def _fault(self, request: web.Request) -> Fault | None:
         word = header(request, "X-Mock-Fault")

@@ -52,7 +52,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class _Common(Unsupported, frozen=True, kw_only=True):
     """The fields both endpoints share. Unknown fields are ignored, as servers of this API do."""
 
-    model: str = "tokentick-mock"
+    model: str = ""
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: TokenLimit | None = None
@@ -149,7 +149,13 @@ _PATH = re.compile(r" - at `\$\.([^`]*)`")
 _FIELD = re.compile(r"field `([^`]*)`")
 
 
-def parse(api: Api, body: bytes, default_output_tokens: int, default_reasoning_tokens: int = 0) -> Generation:
+def parse(
+    api: Api,
+    body: bytes,
+    default_output_tokens: int,
+    default_reasoning_tokens: int = 0,
+    default_model: str = "",
+) -> Generation:
     """A request body as a Generation. ApiError in OpenAI's words for anything that is not right."""
     request = decoded(_DECODERS[api], body)
     prompt_tokens = request.count_tokens()
@@ -162,7 +168,7 @@ def parse(api: Api, body: bytes, default_output_tokens: int, default_reasoning_t
     options = request.stream_options or StreamOptions()
     return Generation(
         api=api,
-        model=request.model,
+        model=request.model or default_model,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         stream=bool(request.stream),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ledgers.rows import Outcome, RequestRow, TickRow, without_plan
 from ledgers.units import ceil_div
-from mock_server.arrivals import Arrivals, Aside
+from mock_server.arrivals import Arrivals, Aside, turns_wait
 from mock_server.results import describe
 from mock_server.scheduler import EventKind, Scheduler, Sequence, Step
 
@@ -74,7 +74,7 @@ def simulate(
     tick_ns = scheduler.tick_ns
     aside = Aside(requests)
     table = TickTable(on_tick) if on_tick else None
-    arrivals = Arrivals(aside.scheduled())
+    arrivals = Arrivals(aside.scheduled(), waits=turns_wait(requests))
     for step in steps(scheduler, arrivals, cancels):
         yield from aside.until(step.row.tick * tick_ns)
         if record_events:

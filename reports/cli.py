@@ -32,6 +32,7 @@ from ledgers.rows import encode
 from ledgers.rundir import Run, default_path, make_empty, write_json
 from ledgers.settings import SchedulerSettings
 from ledgers.shaping_options import shaping_options
+from ledgers.summary import kept_ns
 from ledgers.units import NS_PER_S, to_ns
 from mock_server.policies import POLICIES
 from reports.agree import Replay, overall
@@ -91,9 +92,9 @@ def agree(**options: Any) -> int:
     for note in ledger.notes:
         tell("\n".join(wrapped(f"note: {note}")))
     results = []
-    span_s = (ledger.rows[-1].arrival_ns or 0) / NS_PER_S
+    span = _span(ledger.rows[-1].arrival_ns or 0)
     for setting in settings:
-        tell(f"replaying {len(ledger.rows)} requests in {span_s:.0f} s and more under {setting.policy} ...")
+        tell(f"replaying {len(ledger.rows)} requests {span} under {setting.policy} ...")
         replay = Replay(ledger, setting, window, out / setting.policy, options["seed"], limit_ns)
         try:
             results.append(_result(replay))
@@ -117,6 +118,14 @@ def agree(**options: Any) -> int:
             say(f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}")
     missed = any(not each.met for found in judged.values() for each in found)
     return EXIT_CODES[verdict] or int(missed)
+
+
+def _span(last_arrival_ns: int) -> str:
+    """How long a replay takes at the least."""
+    span_s = last_arrival_ns / NS_PER_S
+    if not span_s:
+        return "at once"
+    return f"in {span_s:.0f} s and more" if span_s >= 10 else f"in {span_s:.2g} s and more"
 
 
 def _judged(directory: Path, result: PolicyResult, required: Sequence[Requirement]) -> list[Judged]:
@@ -164,8 +173,7 @@ def _show_requests(directory: Path, result: PolicyResult) -> None:
         if other and other.prefill_start_ns is not None and other.received_ns is not None:
             row.prefill_start_ns = (row.arrival_ns or 0) + other.prefill_start_ns - other.received_ns
     say(f"\n{result.policy}: as measured (ms; arrival in s; queue delay as the server tells)")
-    window_ns = round(result.measured["window_s"] * NS_PER_S)
-    say(request_table(rows, measured.info.config.slo, window_ns))
+    say(request_table(rows, measured.info.config.slo, kept_ns(result.measured)[2]))
 
 
 def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:

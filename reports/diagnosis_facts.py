@@ -24,6 +24,7 @@ from ledgers.metrics import (
 from ledgers.rows import FAILURES, RequestRow
 from ledgers.rundir import Run, RunConfig, RunInfo
 from ledgers.settings import Hardware, SchedulerSettings, Slo
+from ledgers.summary import kept_ns
 from ledgers.units import NS_PER_MS, NS_PER_S, ceil_div, to_ns
 from reports.diagnosis_waits import Admitted, Waits, waits
 from reports.text import request_labels
@@ -122,27 +123,34 @@ def facts_of(run: Run, summary: dict[str, Any]) -> Facts:
     settings = _settings(run.info.config)
     if settings:
         facts.demands = {name: Demand() for name in _demands(settings, 1, 1)}
-    t_obs_ns, bounds = round(summary["window_s"] * NS_PER_S), facts.slo.bounds_ns()
+    begin_ns, last_ns, t_obs_ns = kept_ns(summary)
     admitted = Admitted()
     labels = request_labels(run.rows()) if run.info.kind == "served" else {}
     for row in run.rows():
         row.id = labels.get(row.id, row.id)
-        outcome = classify(row.outcome, leave_ns(row), t_obs_ns)
-        if outcome == "completed":
-            facts.completed.append(_record(row))
-        elif outcome in FAILURES:
-            facts.failed[outcome, row.phase] += 1
-        if facts.slo.given:
-            facts.misses.update((row.class_ or NO_CLASS, why) for why in _missed(row, bounds, t_obs_ns))
-        if settings and row.outcome not in ("rejected", "not_sent") and row.retry_of is None:
-            for name, ns in _demands(settings, row.prompt_tokens, row.output_tokens).items():
-                facts.demands[name].add(ns)
         admitted.add(row)
+        if begin_ns <= (origin_ns(row) or 0) <= last_ns:
+            _add(facts, row, settings, t_obs_ns)
     order = facts.completed["origin"]
     facts.completed.take(sorted(range(facts.n), key=lambda i: order[i] or 0))
     if settings:
         facts.waits = waits(run.ticks(), settings, admitted)
     return facts
+
+
+def _add(facts: Facts, row: RequestRow, settings: SchedulerSettings | None, t_obs_ns: int) -> None:
+    """What a request that counts adds."""
+    outcome = classify(row.outcome, leave_ns(row), t_obs_ns)
+    if outcome == "completed":
+        facts.completed.append(_record(row))
+    elif outcome in FAILURES:
+        facts.failed[outcome, row.phase] += 1
+    if facts.slo.given:
+        bounds = facts.slo.bounds_ns()
+        facts.misses.update((row.class_ or NO_CLASS, why) for why in _missed(row, bounds, t_obs_ns))
+    if settings and row.outcome not in ("rejected", "not_sent") and row.retry_of is None:
+        for name, ns in _demands(settings, row.prompt_tokens, row.output_tokens).items():
+            facts.demands[name].add(ns)
 
 
 def _record(row: RequestRow) -> tuple[Any, ...]:

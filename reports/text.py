@@ -14,6 +14,7 @@ from typing import Any
 
 from ledgers.deliveries import requests
 from ledgers.metrics import (
+    NEVER,
     classify,
     e2e_ns,
     held_ns,
@@ -28,7 +29,7 @@ from ledgers.printable import printable
 from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import RunInfo
 from ledgers.settings import Slo
-from ledgers.units import NS_PER_S
+from ledgers.summary import kept_ns
 
 WIDTH = 80
 DASH = "-"
@@ -408,8 +409,7 @@ def run_text(
     blocks.append("\n".join(_paragraph(f"warning: {warning}") for warning in summary["warnings"]))
     blocks.append("\n".join(_paragraph(f"note: {note}") for note in (*info.notes, *notes)))
     if rows is not None:
-        begin_s = summary["trim"]["begin_s"] if summary["trim"] else 0
-        blocks.append(request_table(rows, info.config.slo, round((begin_s + summary["window_s"]) * NS_PER_S)))
+        blocks.append(request_table(rows, info.config.slo, kept_ns(summary)[2]))
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -418,13 +418,15 @@ def _paragraph(text: str) -> str:
 
 
 def request_table(rows: Sequence[RequestRow], slo: Slo, t_obs_ns: int) -> str:
-    """The ledger, a line per request in order of arrival; times in ms, the arrival in s.
+    """The ledger, a line per request in order of arrival, those that never arrived last; times in ms.
+
+    The arrival is in s.
 
     A column of which nothing is known is left out. Without an SLO the last one tells what did not complete.
     """
     columns = ["id", "class", "prompt", "output", "arrival", "held", "queue", "TTFT", "TPOT", "E2E"]
     columns.append("SLO" if slo.given else "outcome")
-    ordered = sorted(rows, key=lambda row: origin_ns(row) or 0)
+    ordered = sorted(rows, key=lambda row: NEVER if (at := origin_ns(row)) is None else at)
     cells = [_request_cells(row, slo, t_obs_ns) for row in ordered]
     if not cells:
         return ""

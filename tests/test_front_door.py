@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ledgers.recipes import RECIPES
 from ledgers.rundir import Run
 from ledgers.summary import summarize
 from tests.conftest import COMMAND, MockServer, refused, tokentick
@@ -36,6 +40,41 @@ def test_a_report_survives_closed_streams(tmp_path: Path, streams: str) -> None:
     assert tokentick("simulate", "toy", "--out", "run", "--quiet", cwd=tmp_path).returncode == 0
     result = tokentick("report", "run", cwd=tmp_path, command=closed(streams))
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", ["convert toy - --request-rate 1", "make - --recipe burst", "describe toy"])
+def test_a_result_for_a_closed_output_is_refused(tmp_path: Path, words: str) -> None:
+    """Where all of the result is what is printed, a closed standard output is no success."""
+    words = words.replace("burst", next(iter(RECIPES))) + (" --num-prompts 20" if "make" in words else "")
+    command = ["trace", *words.split()]
+    assert tokentick(*command, cwd=tmp_path).returncode == 0
+    refused(tokentick(*command, cwd=tmp_path, command=closed(">&-")), 2, "standard output is closed")
+
+
+@pytest.mark.parametrize(
+    "words", ["trace convert toy - --request-rate 1 --num-prompts 9", "trace describe toy"]
+)
+def test_a_reader_that_left_is_no_verdict(tmp_path: Path, words: str) -> None:
+    """As a shell says it, whether much was written or little: never 1, which is a bad verdict."""
+    command = ["/bin/sh", "-c", 'sleep 0.1; exec "$0" "$@"', *COMMAND, *words.split()]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 141
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_while_modules_load_ends_without_a_traceback(tmp_path: Path) -> None:
+    """It comes when click is imported, which the front door does before anything else."""
+    (tmp_path / "click.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"}
+    command = [sys.executable, "-c", "from tokentick import main; main()", "trace", "describe", "toy"]
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=30, cwd=tmp_path
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
 def test_a_mistake_keeps_its_exit_code_without_a_stderr(tmp_path: Path) -> None:

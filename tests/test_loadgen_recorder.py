@@ -391,6 +391,28 @@ def test_http_errors_keep_the_servers_words() -> None:
     assert (row.end_ns, row.phase, row.tokens) == (9 * MS, "first_token", None)
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body><center><h1>502 Bad Gateway</h1>"
+         b"</center><hr><center>nginx</center></body></html>", "502 Bad Gateway nginx"),
+        (b"<!-- a proxy --><!doctype html><title>Busy &amp; slow</title>", "Busy & slow"),
+        (b"<html><head><title>Gone</title></head><body></body></html>", "Gone"),
+        (b"<script" * 100_000, "<script" * 100_000),
+        (b"a < b and c > d", "a < b and c > d"),
+    ],
+    ids=["gateway", "comment", "title", "no page", "no markup"],
+)  # fmt: skip
+def test_of_a_page_its_words_are_kept(body: bytes, said: str) -> None:
+    """An HTML page is for browsers; other text stays as it is."""
+    made = recorder()
+    made.feed(b"HTTP/1.1 502 X\r\nContent-Length: %d\r\n\r\n" % len(body) + body, 9 * MS)
+    error = made.row(0).error or ""
+    assert error.startswith("HTTP 502: ")
+    assert said.startswith(error.removeprefix("HTTP 502: "))
+    assert len(error) >= min(len(said), 100)
+
+
 def test_a_json_body_for_a_stream_request() -> None:
     """Completed but not streamed: there is an end and a count, and no first token."""
     choice = b'{"index":0,"message":{"content":"whole"},"finish_reason":"stop"}'

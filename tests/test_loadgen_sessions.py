@@ -7,6 +7,8 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from ledgers.rows import RequestRow
 from ledgers.rundir import Run
 from ledgers.summary import summarize
@@ -181,6 +183,77 @@ async def test_the_tail_begins_with_the_last_turn(tmp_path: Path) -> None:
         assert [row.outcome for row in Run(out).rows()] == ["completed", "completed"]
 
 
+async def never(request: Request, writer: asyncio.StreamWriter) -> None:
+    """An answer that begins, and never goes on."""
+    writer.write(SSE_HEAD + token("a"))
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("words", [["--duration", 0.6], [], ["--max-concurrency", 2]])
+async def test_a_tail_ends_a_run_whose_turns_wait_for_ever(tmp_path: Path, words: list[object]) -> None:
+    """A1 is never answered: it is cut, and neither A2 nor A3 is waited for, however the sending ends."""
+    text = HEADER + "A1,A,0,,5,2\nA2,A,,0.1,5,2\nA3,A,,0.1,5,2\n"
+    out = tmp_path / "run"
+    async with scripted_server(never) as server:
+        words = ["--base-url", url(server), "--out", out, "--tail", 0.5, *words]
+        async with asyncio.timeout(15):
+            await tokentick_run(plan(tmp_path, text), *words)
+    rows = {row.id: row for row in Run(out).rows()}
+    assert {id: row.outcome for id, row in rows.items()} == {
+        "A1": "unfinished",
+        "A2": "not_sent",
+        "A3": "not_sent",
+    }
+    assert 500 * MS <= (rows["A1"].end_ns or 0) < 4_000 * MS
+
+
+async def test_a_turn_that_is_still_thought_over_does_not_delay_the_cut(tmp_path: Path) -> None:
+    """A2 would come after 30 s and is not sent: B1 is cut a tail after the last that was."""
+    out = tmp_path / "run"
+
+    async def one_hangs(request: Request, writer: asyncio.StreamWriter) -> None:
+        await (never if id_of(request) == "B1" else quick)(request, writer)
+
+    text = HEADER + "A1,A,0,,5,2\nA2,A,,0.4,5,2\nA3,A,,30,5,2\nB1,,0,,5,2\n"
+    async with scripted_server(one_hangs) as server:
+        words = ["--base-url", url(server), "--out", out, "--tail", 0.5]
+        process = await start(plan(tmp_path, text), *words)
+        while len(server.posts) < 3:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(15):
+            await finish(process)
+    rows = {row.id: row for row in Run(out).rows()}
+    assert (rows["A3"].outcome, rows["B1"].outcome) == ("not_sent", "unfinished")
+    assert (rows["B1"].end_ns or 0) < 5_000 * MS
+
+
+@pytest.mark.parametrize("words", [[], ["--max-concurrency", 1]])
+async def test_an_answer_longer_than_the_tail_is_waited_for_as_long_as_it_comes(
+    tmp_path: Path, words: list[object]
+) -> None:
+    """A token every 0.2 s, for 1.2 s in all: a tail of 0.7 s does not end the session."""
+
+    async def drips(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD)
+        for _ in range(6):
+            writer.write(token("a"))
+            await asyncio.sleep(0.2)
+        writer.write(ending(6))
+
+    text = HEADER + "A1,A,0,,5,6\nA2,A,,0.1,5,6\n"
+    out = tmp_path / "run"
+
+    async def answers(request: Request, writer: asyncio.StreamWriter) -> None:
+        await (drips if id_of(request) == "A1" else quick)(request, writer)
+
+    async with scripted_server(answers) as server:
+        words = ["--base-url", url(server), "--out", out, "--tail", 0.7, *words]
+        await tokentick_run(plan(tmp_path, text), *words)
+    assert {row.id: row.outcome for row in Run(out).rows()} == {"A1": "completed", "A2": "completed"}
+
+
 async def test_a_closed_loop_leaves_out_turns_behind_its_duration(tmp_path: Path) -> None:
     """What was not begun then was never on offer: a turn that is far off, and the one behind it."""
     text = HEADER + "A1,A,0,,5,2\nA2,A,,0,5,2\nA3,A,,30,5,2\nA4,A,,0,5,2\nB1,B,1,,5,2\nB2,B,,0,5,2\n"
@@ -228,6 +301,18 @@ async def test_an_interrupt_while_a_client_thinks(tmp_path: Path) -> None:
     rows = {row.id: row for row in Run(out).rows()}
     assert (code, rows["A2"].outcome) == (130, "not_sent")
     assert rows["A2"].arrival_ns == (rows["A1"].end_ns or 0) + 30_000 * MS
+
+
+async def test_a_turn_behind_the_duration_does_not_make_the_window_longer(tmp_path: Path) -> None:
+    """A2, planned for 0.45 s, would come at 0.6: it is not sent, and the run is observed for A1 alone."""
+    out = tmp_path / "run"
+    async with scripted_server(slow) as server:
+        words = ["--out", out, "--duration", 0.5, "--tail", 1]
+        text = HEADER + "A1,A,0,,5,2\nA2,A,,0.45,5,2\n"
+        await tokentick_run(plan(tmp_path, text), "--base-url", url(server), *words)
+    rows = {row.id: row for row in Run(out).rows()}
+    assert (rows["A2"].outcome, rows["A2"].arrival_ns) == ("not_sent", None)
+    assert summarize(Run(out))["window_s"] == 1.0
 
 
 async def test_a_duration_ends_the_waiting(tmp_path: Path) -> None:

@@ -336,6 +336,9 @@ async def test_several_choices_are_no_overrun() -> None:
         (plain(413, b"too large"), ["HTTP 413: too large"]),
         (plain(501, b"Unsupported method ('POST')"),
          ["HTTP 501: Unsupported method", "language models? see --base-url"]),
+        (plain(501, b"<!DOCTYPE HTML>\n<html><head><title>Error</title><style>p{x:1}</style></head>\n<body>"
+               b"<h1>Error response</h1><p>Unsupported method (&#x27;POST&#x27;).</p></body></html>"),
+         ["HTTP 501: Error response Unsupported method ('POST'). ("]),
         (plain(505, b""), ["HTTP 505", "--base-url"]),
     ],
     ids=lambda value: str(value[9:12]) if isinstance(value, bytes) else "",

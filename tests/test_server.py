@@ -314,6 +314,18 @@ def test_kill_9_keeps_every_row_that_ended(tmp_path: Path) -> None:
     assert not run.info.complete
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_names_no_model_gets_the_servers(tmp_path: Path, stream: bool) -> None:
+    """The answer says what `--model` says; a request that names one has that come back."""
+    with serving(tmp_path / "served", "--model", "small-8b", "--tick", "0.01") as server:
+        for named, told in (({}, "small-8b"), ({"model": "other"}, "other")):
+            fields = {"prompt": "a b", "max_tokens": 2, "stream": stream, **named}
+            status, body, _ = ask(server, "POST", "/v1/completions", json.dumps(fields).encode())
+            assert status == 200
+            first = body.partition(b"\n")[0].removeprefix(b"data: ")
+            assert json.loads(first)["model"] == told
+
+
 def test_a_port_in_use_is_one_line(server: MockServer, tmp_path: Path) -> None:
     """The address that could not be had is named."""
     port = str(urlsplit(server.url).port)

@@ -15,6 +15,7 @@ from ledgers.formats.native import write as write_native
 from ledgers.load import load_ledger
 from ledgers.profile import parse_stages
 from ledgers.rows import RequestRow
+from ledgers.sessions import turns_before
 from ledgers.settings import Hardware, SchedulerSettings
 from ledgers.window import Window
 from loadgen.requests import Requests, Share
@@ -23,6 +24,7 @@ from mock_server.arrivals import Arrivals
 from mock_server.policies import make_scheduler
 from mock_server.simulate import simulate
 from tests.conftest import json_lines, refused, tokentick
+from tests.memory import bytes_each
 from tests.test_prompts import prompt_of, shared_words
 
 MS = 1_000_000
@@ -153,7 +155,10 @@ def test_waiting_without_think_times_is_refused(write: Callable[[str], str]) -> 
 def test_a_session_is_whole_in_one_share(write: Callable[[str], str], step: int) -> None:
     """All rows are in one share each, a turn with the one that it waits for."""
     rows = load_ledger(write(TWO_SESSIONS)).rows
-    shares = [Requests(rows, Share(first, step), "x", closed=False) for first in range(step)]
+    shares = [
+        Requests(rows, Share(first, step), "x", closed=False, before=turns_before(rows))
+        for first in range(step)
+    ]
     assert sorted(row.id for share in shares for row in share) == ["A1", "A2", "A3", "B1", "B2"]
     pairs = {(share[one].id, share[other].id) for share in shares for one, other in share.behind.items()}
     assert pairs == {("A1", "A2"), ("A2", "A3"), ("B1", "B2")}
@@ -163,7 +168,7 @@ def test_a_session_is_whole_in_one_share(write: Callable[[str], str], step: int)
 def test_a_closed_loop_has_no_times() -> None:
     """Whatever the trace says: a request is due when it has a place."""
     rows = [RequestRow(id=f"{n}", prompt_tokens=1, output_tokens=1, arrival_ns=n * S) for n in range(4)]
-    assert list(Requests(rows, Share(), "x", closed=True).arrivals_ns()) == [0, 0, 0, 0]
+    assert list(Requests(rows, Share(), "x", closed=True, before=None).arrivals_ns()) == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("lengths", [(2, 40, 3_000), (40, 41, 42), (300, 100, 200)])
@@ -174,7 +179,7 @@ def test_a_turn_begins_as_the_one_before_it(lengths: tuple[int, ...]) -> None:
         for n, tokens in enumerate(lengths)
         for session in "AB"
     ]
-    requests = Requests(rows, Share(), "x", closed=False)
+    requests = Requests(rows, Share(), "x", closed=False, before=turns_before(rows))
     prompts = [prompt_of(row, requests.text_number(index), Wording()) for index, row in enumerate(requests)]
     of_a, of_b = prompts[::2], prompts[1::2]
     for text, later, tokens, more in zip(of_a, of_a[1:], lengths, lengths[1:], strict=False):
@@ -191,9 +196,29 @@ def test_what_a_ledger_says_is_shared_goes_before_the_session() -> None:
         )
         for session in "AAB"
     ]
-    one, same, other = (prompt_of(row, index, Wording()) for index, row in enumerate(rows))
+    one, same, other = prompts_of(rows)
     assert 30 <= shared_words(one, other) <= 32
     assert 30 <= shared_words(one, same) <= 32
+
+
+def test_turns_share_the_blocks_that_they_have_in_common() -> None:
+    """Two of three blocks are the same; what no block covers is each turn's own."""
+    blocks = {"A1": [1, 2, 3], "A2": [1, 2, 4], "A3": [1, 2]}
+    rows = [
+        RequestRow(id=id, session="A", prompt_tokens=60, output_tokens=1, hash_ids=ids, block_tokens=15)
+        for id, ids in blocks.items()
+    ]
+    one, other, short = prompts_of(rows)
+    assert 30 <= shared_words(one, other) <= 32
+    assert 30 <= shared_words(one, short) <= 32
+    uncovered = [one.split()[45:], other.split()[45:]]
+    assert uncovered[0] != uncovered[1]
+
+
+def prompts_of(rows: list[RequestRow]) -> list[str]:
+    """As a run sends them."""
+    requests = Requests(rows, Share(), "x", closed=False, before=None)
+    return [prompt_of(row, requests.text_number(index), Wording()) for index, row in enumerate(requests)]
 
 
 # On the virtual clock
@@ -313,6 +338,28 @@ def test_ends_release_in_order_of_time_and_of_the_ledger() -> None:
     assert source.take(39) == []
     assert [(row.id, row.arrival_ns) for row in source.take(40)] == [("A2", 40), ("B2", 40)]
     assert source.next_ns() is None
+
+
+def test_sessions_that_do_not_wait_are_not_kept() -> None:
+    """As labels they cost a simulation their text (some 50 bytes), and nothing that outlasts the request."""
+
+    def simulating(session: Callable[[int], str | None]) -> Callable[[int], object]:
+        def hold(count: int) -> object:
+            rows = [
+                RequestRow(
+                    id="r", session=session(n), prompt_tokens=1, output_tokens=1, arrival_ns=n * 300 * MS
+                )
+                for n in range(count)
+            ]
+            scheduler = make_scheduler(SchedulerSettings(policy="immediate", hardware=Hardware()))
+            return sum(1 for _ in simulate(scheduler, rows))
+
+        return hold
+
+    plain, labelled = (
+        bytes_each(simulating(name), 500, 4_000) for name in (lambda n: None, lambda n: f"S{n}")
+    )
+    assert labelled < plain + 100
 
 
 def test_a_growing_window_takes_in_what_a_later_arrival_shows_to_be_in_it() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ledgers.health import HealthSample
@@ -165,6 +166,15 @@ def test_the_request_table_shows_what_was_delivered(tmp_path: Path) -> None:
     lines = text_of(tmp_path, rows)
     table = [line.split() for line in lines if line.startswith("R0")]
     assert [cells[2] for cells in table] == ["20", "7/20", "20", "20"]
+
+
+def test_requests_that_never_arrived_stand_last(tmp_path: Path) -> None:
+    """A turn whose session had ended has no place in time: it does not come before the first request."""
+    lost = msgspec.structs.replace(measured(9), id="R009", arrival_ns=None, sent_ns=None, outcome="not_sent")
+    table = [
+        line.split()[0] for line in text_of(tmp_path, [measured(1), lost, measured(0)]) if line[:2] == "R0"
+    ]
+    assert table == ["R000", "R001", "R009"]
 
 
 def test_a_column_for_the_slo_needs_an_slo(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter
 from ledgers.settings import Slo
 from ledgers.summary import summarize, write_summary
 from ledgers.trim import mser5
+from reports.agreement_text import PolicyResult
+from reports.cli import _show_requests
+from reports.diagnosis_facts import facts_of
 from tests.conftest import refused, tokentick
 
 MS, S = 1_000_000, 1_000_000_000
@@ -101,6 +104,53 @@ def test_auto_leaves_out_until_the_ttft_has_settled(tmp_path: Path) -> None:
 def test_a_cut_that_leaves_nothing_is_a_run_without_figures(tmp_path: Path) -> None:
     summary = summarize(Run(run(tmp_path, [request(i) for i in range(10)], warmup_s=100.0)))
     assert (summary["scheduled"], summary["trim"]["left_out"], summary["ttft_ms"]) == (0, 10, None)
+
+
+def test_gaps_between_tokens_are_of_those_that_are_kept(tmp_path: Path) -> None:
+    """Five tokens each, so four gaps, of 50 requests of 100; from histograms nobody can take any out."""
+    rows = [request(i) for i in range(100)]
+    for row in rows:
+        first, last = row.first_token_ns or 0, row.last_token_ns or 0
+        row.token_ns = [first + (last - first) * n // 4 for n in range(5)]
+    summary = summarize(Run(run(tmp_path, rows, warmup_s=3.0, cooldown_s=2.0)))
+    assert (summary["completed"], summary["itl_ms"]["n"], summary["itl_partial"]) == (50, 200, False)
+    (tmp_path / "without").mkdir()
+    summary = summarize(Run(run(tmp_path / "without", [request(i) for i in range(100)], warmup_s=3.0)))
+    assert summary["itl_partial"]
+
+
+@pytest.mark.parametrize("cut", [{"cooldown_s": 60.0}, {"warmup_s": 60.0}])
+def test_a_cut_longer_than_the_run_is_said(tmp_path: Path, cut: dict[str, float]) -> None:
+    """In one line: figures of nothing are not the server's fault."""
+    path = run(tmp_path, [request(i) for i in range(10)], **cut)
+    assert summarize(Run(path))["warnings"] == [
+        "--warmup and --cooldown leave no request: the last one arrives at 0.9 s"
+    ]
+    write_summary(path)
+    assert "leave no request" in tokentick("report", "run", cwd=tmp_path).stdout
+
+
+def test_a_diagnosis_is_of_the_requests_that_are_kept(tmp_path: Path) -> None:
+    """As many as the summary counts: T_obs is no shorter for a warm-up, and those left out are in neither."""
+    path = run(tmp_path, [request(i) for i in range(100)], warmup_s=5.0, cooldown_s=1.0)
+    found = Run(path)
+    summary = summarize(found)
+    assert facts_of(found, summary).n == summary["completed"] == 40
+
+
+def test_agree_judges_requests_by_the_whole_window(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Requests that end behind T_obs - warm-up have completed all the same."""
+    (tmp_path / "served").mkdir()
+    measured = run(tmp_path, [request(i) for i in range(10)], warmup_s=0.5)
+    measured.rename(tmp_path / "measured")
+    run(tmp_path / "served", [request(i) for i in range(10)]).rename(tmp_path / "served" / "x")
+    for file in (tmp_path / "served" / "x").iterdir():
+        file.rename(tmp_path / "served" / file.name)
+    summary = summarize(Run(tmp_path / "measured"))
+    _show_requests(tmp_path, PolicyResult("chunked", None, summary, {}, {}))  # type: ignore[arg-type]
+    assert "unfinished" not in capsys.readouterr().out
 
 
 def test_a_summary_with_a_cut_is_rebuilt_to_the_same_bytes(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ async def test_a_full_disk_ends_a_run_of_several_workers(tmp_path: Path) -> None
 def test_shares_make_up_the_ledger(total: int, step: int) -> None:
     """Every request is in one share; what is divided adds up; numbers are those of the ledger."""
     rows = [RequestRow(id=f"R{n}", prompt_tokens=1, output_tokens=1, arrival_ns=n) for n in range(total)]
-    shares = [Requests(rows, Share(first, step), "x", closed=False) for first in range(step)]
+    shares = [Requests(rows, Share(first, step), "x", closed=False, before=None) for first in range(step)]
     assert sorted(row.arrival_ns or 0 for share in shares for row in share) == list(range(total))
     assert sum(Share(first, step).of(total) for first in range(step)) == total
     for share in shares:

@@ -16,7 +16,7 @@ from ledgers.rows import RequestRow, without_plan
 from ledgers.settings import SchedulerSettings
 from ledgers.tick_runs import TickRun, TickTable
 from ledgers.units import ceil_div
-from mock_server.arrivals import Arrivals, Aside
+from mock_server.arrivals import Arrivals, Aside, turns_wait
 from mock_server.leaps.flight import NEVER, Flight, Queue
 from mock_server.results import describe
 from mock_server.scheduler import KvPool, Rejection
@@ -200,7 +200,7 @@ def leap(
     scheduler = LeapingScheduler(settings, leaper, on_ticks)
     tick_ns = scheduler.tick_ns
     aside = Aside(requests)
-    arrivals = Arrivals(aside.scheduled())
+    arrivals = Arrivals(aside.scheduled(), waits=turns_wait(requests))
     coming = Coming(arrivals, cancels or {}, tick_ns)
     tick = coming.next_arrival()
     while tick != NEVER:
