@@ -30,7 +30,7 @@ from reports.compare_samples import LATENCIES, Sample, Seen
 
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 RATES = {"throughput": "req/s", "token_throughput": "tokens/s", "goodput": "req/s"}
-SHARES = ("attainment", "error_rate")
+SHARES = ("attainment", "completed", "error_rate")
 NEED_SLO = ("goodput", "attainment")
 _LEAST = LEAST_BATCHES * LEAST_IN_BATCH
 _MOST_APART = 0.1  # of the requests, that may be missing on one side of pairs
@@ -52,7 +52,7 @@ class Metric(NamedTuple):
 
     @property
     def more_is_better(self) -> bool:
-        return self.name in RATES or self.name == "attainment"
+        return self.name in RATES or self.name in ("attainment", "completed")
 
     @property
     def unit(self) -> str:
@@ -68,8 +68,10 @@ DEFAULT = (
     Metric("tpot", "p95"),
     Metric("e2e", "p95"),
     Metric("goodput"),
+    Metric("completed"),
     Metric("error_rate"),
 )
+"""`completed` counts who was never answered, too: latencies alone favour a side that gives up its slow ones."""
 
 
 def all_metrics(class_: str | None = None) -> list[Metric]:
@@ -151,7 +153,7 @@ def _latencies(metric: Metric, of: Group) -> list[tuple[int, Sequence[float]]]:
 def _flags(metric: Metric, of: Group) -> list[int]:
     if metric.name in ("attainment", "goodput"):
         return [seen.met for seen in of.seen()]
-    if metric.name == "throughput":
+    if metric.name in ("throughput", "completed"):
         return [seen.completed for seen in of.seen()]
     return [seen.failed for seen in of.seen()]
 
@@ -306,7 +308,7 @@ def effect_of_repeats(
     metric: Metric, before: Sequence[Group], after: Sequence[Group], confidence: float, *, paired: bool
 ) -> Effect | None:
     """Between sides of several runs; None if any has no such figure."""
-    found = [[_any_value(metric, run) for run in side] for side in (before, after)]
+    found = [[any_value(metric, run) for run in side] for side in (before, after)]
     one, other = ([v for v in side if v is not None] for side in found)
     if len(one) < len(before) or len(other) < len(after):
         return None
@@ -318,6 +320,7 @@ def effect_of_repeats(
     return Effect(p, q, scale, low, high, paired=paired)
 
 
-def _any_value(metric: Metric, of: Group) -> float | None:
+def any_value(metric: Metric, of: Group) -> float | None:
+    """The figure, from the rows or else from the summary's histogram."""
     found = value(metric, of)
     return histogram_value(metric, of) if found is None else found
