@@ -21,8 +21,8 @@ from reports.compare_metrics import (
     Group,
     Metric,
     all_metrics,
-    common_order,
     any_value,
+    common_order,
     effect_of_repeats,
     group,
 )

@@ -71,7 +71,7 @@ DEFAULT = (
     Metric("completed"),
     Metric("error_rate"),
 )
-"""`completed` counts who was never answered, too: latencies alone favour a side that gives up its slow ones."""
+"""`completed` counts who was never answered: latencies alone favour a side that gives up its slow ones."""
 
 
 def all_metrics(class_: str | None = None) -> list[Metric]:
