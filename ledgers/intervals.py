@@ -223,8 +223,18 @@ def effective_n(shares: Sequence[float], n: int, confidence: float = CONFIDENCE)
     k, share = len(shares), fsum(shares) / len(shares)
     alone = share * (1 - share)
     found = _variance(shares) * carried_over(shares) * (n / k) / alone if alone else 1.0
-    few = student_quantile(k - 1, confidence) / normal_quantile(confidence)
-    return n / (max(1.0, found) * few * few)
+    return n / (max(1.0, found) * _for_few(k, confidence))
+
+
+def _for_few(batches: int, confidence: float) -> float:
+    """(t/z)²: how many times wider a scatter must be taken that so many batches tell."""
+    return (student_quantile(batches - 1, confidence) / normal_quantile(confidence)) ** 2
+
+
+def share_at(share: float, n: int, worth: float, confidence: float) -> Interval:
+    """Wilson's interval of a share of n values, of which the effective size at 95 % is known."""
+    k = batches_for(n)
+    return wilson_share(share, worth * _for_few(k, CONFIDENCE) / _for_few(k, confidence), confidence)
 
 
 def share_of_batches(flags: Sequence[int], confidence: float = CONFIDENCE) -> Interval95 | None:
