@@ -81,9 +81,9 @@ def percentile_ranks(
     """Which of n ascending values the limits of a percentile are, from 1; None where n is too small for one.
 
     The largest l with P(B < l) ≤ α/2 and the smallest u with P(B ≥ u) ≤ α/2, for B of Bin(n, p): how many of
-    n independent values lie below the percentile, whatever their distribution. So no draws are needed, and the
-    confidence is at least what is asked for; a bootstrap would name the largest value of a sample that is too
-    small. H. A. David & H. N. Nagaraja, Order Statistics, 3rd ed. 2003, 7.1.
+    n independent values lie below the percentile, whatever their distribution. So no draws are needed, and
+    the confidence is at least what is asked for; a bootstrap would name the largest value of too
+    small a sample. H. A. David & H. N. Nagaraja, Order Statistics, 3rd ed. 2003, 7.1.
     """
     return _percentile_ranks(n, float(exact(percent)) / 100, confidence)
 
