@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import ceil, cos, floor, fsum, inf, pi, sin, sqrt, tan
 from statistics import NormalDist
+from typing import TypeVar
 
 import msgspec
 
@@ -29,6 +30,7 @@ LEAST_IN_BATCH = 5
 MOST_CORRELATED = 0.9
 _MOST_DEGREES = 1_000  # of freedom; from here on Student's quantile shrinks by 0.12 % more
 
+T = TypeVar("T")
 Interval = tuple[float, float]
 Limits = tuple[float | None, float | None]
 
@@ -135,7 +137,7 @@ def batches_for(n: int) -> int:
     return count if count >= LEAST_BATCHES else 0
 
 
-def batched(values: Sequence[float]) -> list[Sequence[float]]:
+def batched(values: Sequence[T]) -> list[Sequence[T]]:
     """The values in consecutive batches, as equal as can be; none if they are too few."""
     n, count = len(values), batches_for(len(values))
     return [values[i * n // count : (i + 1) * n // count] for i in range(count)]

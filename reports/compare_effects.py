@@ -73,7 +73,7 @@ def ratio_of_means(before: Batches, after: Batches, confidence: float, *, paired
     """Limits of mean(after)/mean(before), both above 0, from their values by batch."""
     one, other = linearized(before), linearized(after)
     middle = log(_mean(after) / _mean(before))
-    return _exp(_student(middle, one, other, confidence, paired=paired))
+    return _exp(student_difference(middle, one, other, confidence, paired=paired))
 
 
 def linearized(batches: Batches) -> list[float]:
@@ -86,7 +86,7 @@ def _mean(batches: Batches) -> float:
     return fsum(map(fsum, batches)) / sum(map(len, batches))
 
 
-def _student(
+def student_difference(
     middle: float, one: Sequence[float], other: Sequence[float], confidence: float, *, paired: bool
 ) -> Interval:
     """Student's interval of other − one, or Welch's (Biometrika 34 (1947), 28-35) if they are not pairs."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from math import fsum
 from typing import NamedTuple
 
@@ -246,16 +247,11 @@ def _latency_batches(metric: Metric, sides: Pair, order: Order) -> tuple[Batches
         ]
         if all(map(len, [*paired[0], *paired[1]])):
             return paired[0], paired[1], True
-    one, other = (_batched([found for _, found in each]) for each in items)
+    one, other = (
+        [list(chain.from_iterable(batch)) for batch in batched([found for _, found in each])]
+        for each in items
+    )
     return one, other, False
-
-
-def _batched(values: Sequence[Sequence[float]]) -> Batches:
-    """Requests in batches, all values of one in the same."""
-    count, n = batches_for(len(values)), len(values)
-    return [
-        [v for found in values[i * n // count : (i + 1) * n // count] for v in found] for i in range(count)
-    ]
 
 
 def _share(metric: Metric, sides: Pair, values: Values, confidence: float, order: Order) -> Effect:

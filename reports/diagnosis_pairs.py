@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from statistics import StatisticsError, correlation
 
-from ledgers.intervals import CONFIDENCE, LEAST_BATCHES, LEAST_IN_BATCH
+from ledgers.intervals import CONFIDENCE
 from reports.compare_effects import difference_of_limits
 from reports.diagnosis_changes import LEAST_COMPARED, Change, change
 from reports.diagnosis_facts import PARTS, Facts, mean
@@ -162,7 +162,7 @@ def goodput_down(before: Facts, after: Facts) -> Spoken:
     one, other = attainment_limits(before.summary), attainment_limits(after.summary)
     if one is None or other is None:
         fewest = min(side.summary["scheduled"] for side in (before, after))
-        return too_few(fewest, LEAST_BATCHES * LEAST_IN_BATCH, "scheduled requests")
+        return too_few(fewest, LEAST_COMPARED, "scheduled requests")
     met = before.summary["attainment"], after.summary["attainment"]
     low, high = difference_of_limits(met[0], one, met[1], other)
     if throughput[1] < (1 + FASTER) * throughput[0] or goodput[1] > (1 - FASTER) * goodput[0] or high >= 0:
