@@ -31,11 +31,12 @@ from ledgers.rundir import Run, json_file, write_json
 from ledgers.server_metrics import ServerSide
 from ledgers.sessions import Sessions
 from ledgers.settings import Hardware
-from ledgers.steady import Stability, Work, filled_ns, stability
+from ledgers.steady import Stability, filled_ns, stability
 from ledgers.trim import Trim, trim
 from ledgers.uncertainty import Spread, attainment, intervals, rates, sorted_batches, spread_ms
 from ledgers.units import NS_PER_MS, NS_PER_S, exact
 from ledgers.utilization import Admissions, TickFigures, tick_figures
+from ledgers.work import Work
 
 EXACT_METRICS = ("held", "queue_delay", "send_lag", "ttft", "ttfc", "ttft_from_send", "tpot", "e2e")
 BURST_NS = 100 * NS_PER_MS
@@ -146,7 +147,7 @@ class _Seen:
         if trimmed := _trimmed(run):
             self.everyone, self.trim = trimmed
         self.begin_ns = self.trim.begin_ns if self.trim else 0
-        self.work = Work()
+        self.work = Work(run.info.config.hardware, run.info.config.policy)
         self.left_out = Failures()
         self.admissions = Admissions()
         self.token_times = False  # whether rows have the time of each token
@@ -368,7 +369,7 @@ def _stability(run: Run, seen: _Seen, flight: InFlight) -> Stability | None:
         return None
     everyone, end_ns = seen.everyone, max(seen.observations.last_offered_ns, seen.begin_ns)
     stays = everyone.pairs("origin", "leave", range(len(everyone)))
-    rho = seen.work.rho(config.hardware, everyone.last_offered_ns) if config.hardware else None
+    rho = seen.work.rho(everyone.last_offered_ns)
     return stability(flight, filled_ns(stays, seen.begin_ns, end_ns), end_ns, rho=rho)
 
 

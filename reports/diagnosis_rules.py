@@ -6,6 +6,7 @@ from typing import Any
 
 from ledgers.intervals import CONFIDENCE
 from ledgers.queueing import mg1_wait
+from ledgers.work import loads
 from reports.diagnosis_facts import PARTS, Facts, mean
 from reports.diagnosis_waits import Cause, Waits
 from reports.findings import (
@@ -269,7 +270,7 @@ def backlog(facts: Facts) -> Spoken:
         return Unable("needs the times of all requests")
     if summary["scheduled"] < LEAST_REQUESTS:
         return too_few(summary["scheduled"], what="scheduled requests")
-    overloaded = [name for name, rho in offered_load(facts).items() if rho >= 1]
+    overloaded = [name for name, rho in loads(facts.rate, facts.demands).items() if rho >= 1]
     if not overloaded and found["verdict"] == "undetermined":
         return Unable(found["reason"])
     if not overloaded and found["verdict"] != "overload":
@@ -300,22 +301,14 @@ def theory_limits(figures: list[Figure]) -> str:
     return f"{mg1} Equal L and X·W do not make a queue stable."
 
 
-def offered_load(facts: Facts) -> dict[str, float]:
-    """ρ by resource: what arrives per second, of what can be done per second."""
-    rate = facts.rate
-    if rate is None:
-        return {}
-    return {name: rate * demand.mean_s for name, demand in facts.demands.items() if demand.mean_s is not None}
-
-
 def load_figures(facts: Facts) -> list[Figure]:
     """ρ, Little's law and the M/G/1 estimate, beside what was observed."""
     summary, law = facts.summary, facts.summary["littles_law"]
-    loads = offered_load(facts)
+    rhos = loads(facts.rate, facts.demands)
     figures = [
         Figure("arrivals", facts.rate, "req/s"),
         Figure("completed until the last arrival", summary["throughput_arrivals_rps"], "req/s"),
-        *(Figure(f"load ρ of {name}", rho) for name, rho in loads.items()),
+        *(Figure(f"load ρ of {name}", rho) for name, rho in rhos.items()),
         Figure("batch utilization", summary["batch_utilization"]),
     ]
     if law:
@@ -324,17 +317,17 @@ def load_figures(facts: Facts) -> list[Figure]:
             Figure("X·W by Little's law", law["product"]),
             Figure("in flight at the end of the window", law["in_flight_at_end"]),
         ]
-    figures += [*_mg1(facts, loads), Figure("queue delay, mean", facts.mean_ms("queue"), "ms")]
+    figures += [*_mg1(facts, rhos), Figure("queue delay, mean", facts.mean_ms("queue"), "ms")]
     return [figure for figure in figures if figure.value is not None]
 
 
-def _mg1(facts: Facts, loads: dict[str, float]) -> list[Figure]:
+def _mg1(facts: Facts, rhos: dict[str, float]) -> list[Figure]:
     """The wait by Pollaczek-Khinchine at the resource with the highest load, if that is below 1."""
-    if not loads or facts.rate is None:
+    if not rhos or facts.rate is None:
         return []
-    name = max(loads, key=loads.__getitem__)
+    name = max(rhos, key=rhos.__getitem__)
     demand = facts.demands[name]
-    if loads[name] >= 1 or not demand.mean_s:
+    if rhos[name] >= 1 or not demand.mean_s:
         return []
     wait = mg1_wait(facts.rate, 1 / demand.mean_s, demand.cv)
     return [
