@@ -8,12 +8,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 
 import msgspec
 
-SLICES = 20  # of the window, to see in what share of it the number in flight grew
-GROWTH = 1.5  # of the mean in flight, first to second half of the arrivals, that still passes for stable
 TOLERANCE = 0.05  # of L, that edge effects may make up
 
 
@@ -84,8 +81,6 @@ class LittlesLaw(msgspec.Struct, frozen=True):
     e2e_mean_s: float | None
     product: float | None
     applies: bool
-    stable: bool | None  # None if the arrivals have no span
-    grew_share: float
     in_flight_at_end: int
     reasons: list[str]
 
@@ -103,46 +98,33 @@ def littles_law(
 
     `e2e_ns` are the completed requests'; `others` counts, by outcome, those in flight that did not complete.
     Times in flight add up to L·T_obs, those of the completed to X·W·T_obs; so what separates the two is the
-    time of the others. Stable: in the second half of the arrivals, at most 1.5 times as many were in flight
-    as in the first; not known if all arrive at one instant. The law applies if that holds and the two are
-    within 5 %. J. D. C. Little, A proof for the queuing formula L = λW, Operations Research 9 (1961),
-    383-387.
+    time of the others. The law applies if the two are within 5 %. That they are says nothing of whether a
+    queue grew, which is for `ledgers.steady` to judge: in a run that began and ended empty they are equal,
+    whatever went on between. J. D. C. Little, A proof for the queuing formula L = λW, Operations Research 9
+    (1961), 383-387.
     """
     mean = flight.mean(begin_ns, t_obs_ns)
     if mean is None:
         return None
     product = sum(e2e_ns) / (t_obs_ns - begin_ns)
-    stable, stability = _stability(flight, begin_ns, last_arrival_ns)
     close = abs(mean - product) <= TOLERANCE * mean
     return LittlesLaw(
         concurrency_mean=mean,
         throughput_rps=len(e2e_ns) * 1e9 / (t_obs_ns - begin_ns),
         e2e_mean_s=sum(e2e_ns) / len(e2e_ns) / 1e9 if e2e_ns else None,
         product=product if e2e_ns else None,
-        applies=bool(stable and close and e2e_ns),
-        stable=stable,
-        grew_share=_grew_share(flight, begin_ns, t_obs_ns),
+        applies=bool(close and e2e_ns),
         in_flight_at_end=others.get("unfinished", 0),
-        reasons=[stability, _edges(mean, product, others)],
+        reasons=[_halves(flight, begin_ns, last_arrival_ns), _edges(mean, product, others)],
     )
 
 
-def _grew_share(flight: InFlight, begin_ns: int, t_obs_ns: int) -> float:
-    """The share of equal slices of the window at whose end more were in flight than at their start."""
-    levels = [flight.at(begin_ns + (t_obs_ns - begin_ns) * i // SLICES) for i in range(SLICES + 1)]
-    return sum(after > before for before, after in pairwise(levels)) / SLICES
-
-
-def _stability(flight: InFlight, begin_ns: int, last_arrival_ns: int) -> tuple[bool | None, str]:
+def _halves(flight: InFlight, begin_ns: int, last_arrival_ns: int) -> str:
     middle = (begin_ns + last_arrival_ns) // 2
     first, second = flight.mean(begin_ns, middle), flight.mean(middle, last_arrival_ns)
     if first is None or second is None:
-        return None, "stable or not is unknown: the arrivals have no span"
-    stable = second <= GROWTH * first
-    word = "stable" if stable else "not stable"
-    return stable, (
-        f"{word}: {first:.2f} in flight in the first half of the arrivals, {second:.2f} in the second"
-    )
+        return "all arrived at one instant"
+    return f"{first:.2f} in flight in the first half of the arrivals, {second:.2f} in the second"
 
 
 def _edges(mean: float, product: float, others: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""Confidence intervals: of shares, of means between repeats, of percentiles, and of anything by resampling.
+"""Confidence intervals: of shares, of means between repeats, and of percentiles.
 
 Values in, (low, high) out; None is a limit that the sample cannot give. The first half is for independent
 values. Latencies of one run are not: who queues behind a slow request is slow as well, so intervals that take
@@ -10,12 +10,12 @@ happens in one says little of the next.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, cos, floor, fsum, inf, pi, sin, sqrt, tan
-from random import Random
 from statistics import NormalDist
+from typing import TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ LEAST_IN_BATCH = 5
 MOST_CORRELATED = 0.9
 _MOST_DEGREES = 1_000  # of freedom; from here on Student's quantile shrinks by 0.12 % more
 
+T = TypeVar("T")
 Interval = tuple[float, float]
 Limits = tuple[float | None, float | None]
 
@@ -76,24 +77,15 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     return mean - half, mean + half
 
 
-def percentile_interval(ordered: Sequence[float], percent: Percent, confidence: float = CONFIDENCE) -> Limits:
-    """The exact, distribution-free interval of a percentile: two of the ascending values themselves.
-
-    How many of n independent values lie below the percentile is binomial, whatever their distribution. So
-    no draws are needed, the confidence is at least what is asked for, and of a sample that is too small the
-    limit is None; a bootstrap would name its largest value, which it can never exceed. H. A. David & H. N.
-    Nagaraja, Order Statistics, 3rd ed. 2003, 7.1.
-    """
-    low, high = percentile_ranks(len(ordered), percent, confidence)
-    return ordered[low - 1] if low else None, ordered[high - 1] if high else None
-
-
 def percentile_ranks(
     n: int, percent: Percent, confidence: float = CONFIDENCE
 ) -> tuple[int | None, int | None]:
     """Which of n ascending values the limits of a percentile are, from 1; None where n is too small for one.
 
-    The largest l with P(B < l) ≤ α/2 and the smallest u with P(B ≥ u) ≤ α/2, for B of Bin(n, p).
+    The largest l with P(B < l) ≤ α/2 and the smallest u with P(B ≥ u) ≤ α/2, for B of Bin(n, p): how many of
+    n independent values lie below the percentile, whatever their distribution. So no draws are needed, and
+    the confidence is at least what is asked for; a bootstrap would name the largest value of too
+    small a sample. H. A. David & H. N. Nagaraja, Order Statistics, 3rd ed. 2003, 7.1.
     """
     return _percentile_ranks(n, float(exact(percent)) / 100, confidence)
 
@@ -136,40 +128,6 @@ def _binomial_weights(n: int, p: float) -> tuple[int, list[float]]:
     return first, [*reversed(down), *up]
 
 
-def bootstrap(
-    values: Sequence[float],
-    statistic: Callable[[Sequence[float]], float],
-    *,
-    confidence: float = CONFIDENCE,
-    draws: int = 2_000,
-    seed: int = 0,
-    block: int = 1,
-) -> Interval:
-    """The percentile bootstrap: between which values `statistic` lies in resamples of `values`.
-
-    B. Efron, Annals of Statistics 7 (1979), 1-26. Of the ways to read the limits off this is the plainest:
-    it never leaves the statistic's range and is the same on any scale. BCa corrects its bias, but needs the
-    statistic of the sample without each value in turn, and helps least where intervals are hardest, in the
-    tails. `block` > 1 draws runs of so many neighbours, for values in order that depend on one another
-    (moving blocks: H. R. Künsch, Annals of Statistics 17 (1989), 1217-1241). ValueError without values.
-    """
-    n = len(values)
-    if not 1 <= block <= max(n, 1) or not n or draws < 1:
-        raise ValueError(f"{n} values in blocks of {block}, drawn {draws} times")
-    uniform = Random(seed).random
-    starts = n - block + 1
-    found = []
-    for _ in range(draws):
-        resample: list[float] = []
-        while len(resample) < n:
-            start = int(uniform() * starts)
-            resample += values[start : start + block]
-        found.append(statistic(resample[:n]))
-    found.sort()
-    alone = 50 * (1 - confidence)
-    return found[rank(alone, draws) - 1], found[rank(100 - alone, draws) - 1]
-
-
 # Values in order of arrival
 
 
@@ -179,7 +137,7 @@ def batches_for(n: int) -> int:
     return count if count >= LEAST_BATCHES else 0
 
 
-def batched(values: Sequence[float]) -> list[Sequence[float]]:
+def batched(values: Sequence[T]) -> list[Sequence[T]]:
     """The values in consecutive batches, as equal as can be; none if they are too few."""
     n, count = len(values), batches_for(len(values))
     return [values[i * n // count : (i + 1) * n // count] for i in range(count)]
@@ -223,8 +181,18 @@ def effective_n(shares: Sequence[float], n: int, confidence: float = CONFIDENCE)
     k, share = len(shares), fsum(shares) / len(shares)
     alone = share * (1 - share)
     found = _variance(shares) * carried_over(shares) * (n / k) / alone if alone else 1.0
-    few = student_quantile(k - 1, confidence) / normal_quantile(confidence)
-    return n / (max(1.0, found) * few * few)
+    return n / (max(1.0, found) * _for_few(k, confidence))
+
+
+def _for_few(batches: int, confidence: float) -> float:
+    """(t/z)²: how many times wider a scatter must be taken that so many batches tell."""
+    return (student_quantile(batches - 1, confidence) / normal_quantile(confidence)) ** 2
+
+
+def share_at(share: float, n: int, worth: float, confidence: float) -> Interval:
+    """Wilson's interval of a share of n values, of which the effective size at 95 % is known."""
+    k = batches_for(n)
+    return wilson_share(share, worth * _for_few(k, CONFIDENCE) / _for_few(k, confidence), confidence)
 
 
 def share_of_batches(flags: Sequence[int], confidence: float = CONFIDENCE) -> Interval95 | None:
@@ -244,7 +212,7 @@ def percentile_of_batches(
     *,
     most: float = inf,
 ) -> Interval95:
-    """`percentile_interval`, from all values in ascending order and each batch of them in ascending order.
+    """The interval of a percentile, from all values in ascending order and each batch of them likewise.
 
     The ranks are those of a sample of effective size, stretched to this one: limits for the share that lies
     below the percentile, read off as values (R. S. Woodruff, JASA 47 (1952), 635-646). `most` bounds the

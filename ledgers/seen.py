@@ -14,9 +14,9 @@ from ledgers.rows import RequestRow
 from ledgers.rundir import Run
 from ledgers.server_metrics import ServerSide
 from ledgers.sessions import Sessions
-from ledgers.steady import Work
 from ledgers.trim import Trim, trim
 from ledgers.utilization import Admissions
+from ledgers.work import Work
 
 
 class Seen:
@@ -32,7 +32,7 @@ class Seen:
         if trimmed := _trimmed(run):
             self.everyone, self.trim = trimmed
         self.begin_ns = self.trim.begin_ns if self.trim else 0
-        self.work = Work()
+        self.work = Work(run.info.config.hardware, run.info.config.policy)
         self.left_out = Failures()
         self.admissions = Admissions()
         self.token_times = False  # whether rows have the time of each token

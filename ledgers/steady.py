@@ -20,9 +20,6 @@ import msgspec
 
 from ledgers.concurrency import InFlight
 from ledgers.intervals import LEAST_IN_BATCH, mean_interval
-from ledgers.metrics import NEVER_IN_FLIGHT
-from ledgers.rows import RequestRow
-from ledgers.settings import Hardware
 from ledgers.units import NS_PER_S
 
 StabilityVerdict = Literal["steady", "growing", "overload", "undetermined"]
@@ -52,29 +49,6 @@ class Stability(msgspec.Struct, frozen=True, kw_only=True):
     begin_s: float
     end_s: float
     reason: str
-
-
-class Work:
-    """What the requests of a run ask of a server."""
-
-    def __init__(self) -> None:
-        self._requests = self._prompt = self._output = 0
-
-    def add(self, row: RequestRow) -> None:
-        if row.outcome not in NEVER_IN_FLIGHT:
-            self._requests += 1
-            self._prompt += row.prompt_tokens
-            self._output += row.output_tokens
-
-    def rho(self, hardware: Hardware, span_ns: int) -> float | None:
-        """ρ of prefill or decode, whichever is larger, at the rate of n − 1 requests in the arrivals' span.
-
-        A bound: a policy that leaves slots idle, or a KV budget, reaches its limit below 1.
-        """
-        if span_ns <= 0 or self._requests < 2:
-            return None
-        ticks = max(self._prompt / hardware.prefill_tokens_per_tick, self._output / hardware.decode_slots)
-        return ticks / self._requests * (self._requests - 1) * hardware.tick_ns / span_ns
 
 
 def filled_ns(stays: Iterable[tuple[int, int]], begin_ns: int, end_ns: int) -> int:

@@ -310,7 +310,7 @@ def _stability(run: Run, seen: Seen, flight: InFlight) -> Stability | None:
         return None
     everyone, end_ns = seen.everyone, max(seen.observations.last_offered_ns, seen.begin_ns)
     stays = everyone.pairs("origin", "leave", range(len(everyone)))
-    rho = seen.work.rho(config.hardware, everyone.last_offered_ns) if config.hardware else None
+    rho = seen.work.rho(everyone.last_offered_ns)
     return stability(flight, filled_ns(stays, seen.begin_ns, end_ns), end_ns, rho=rho)
 
 

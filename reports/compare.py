@@ -9,17 +9,19 @@ its own: of many such some look different by chance.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from ledgers.intervals import CONFIDENCE
 from reports.compare_effects import Effect
 from reports.compare_metrics import (
+    NEED_SLO,
     Between,
     Group,
     Metric,
     all_metrics,
+    any_value,
     common_order,
     effect_of_repeats,
     group,
@@ -62,7 +64,8 @@ class Line(msgspec.Struct, kw_only=True, frozen=True):
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     """`settings` says what was allowed to differ, `notes` what differs and may matter all the same.
 
-    `marks` is what stands against the figures of each run.
+    `marks` is what stands against the figures of each run. `absent` are primary metrics that not both sides
+    have, `lost` those of them that the baseline had: of no request that completed there is a latency.
     """
 
     baseline: list[str]
@@ -74,6 +77,7 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     confidence: float
     lines: list[Line]
     absent: list[str]
+    lost: list[str]
     regressions: list[str]
 
 
@@ -104,7 +108,7 @@ def compare(
     """All figures of both sides. `judged_at_once` counts the primary ones of all candidates together."""
     sure = 1 - (1 - CONFIDENCE) / max(1, judged_at_once)
     lines: list[Line] = []
-    absent = []
+    absent, lost = [], []
     for class_ in _classes(sides, primary):
         judged = [metric for metric in primary if metric.class_ == class_]
         read = [metric for metric in all_metrics(class_) if metric not in judged]
@@ -117,6 +121,7 @@ def compare(
                 lines.append(line(metric, found, confidence, _tolerance(metric, tolerances), is_primary))
             elif is_primary:
                 absent.append(metric.label)
+                lost += [metric.label] if find.lost(metric) else []
     return Comparison(
         baseline=[str(run.path) for run in sides.baseline],
         candidate=[str(run.path) for run in sides.candidate],
@@ -127,7 +132,8 @@ def compare(
         confidence=CONFIDENCE,
         lines=lines,
         absent=absent,
-        regressions=[_label(line) for line in lines if line.primary and line.regression == "yes"],
+        lost=lost,
+        regressions=lost + [_label(line) for line in lines if line.primary and line.regression == "yes"],
     )
 
 
@@ -144,6 +150,16 @@ class _Finder:
             return self._between.effect(metric, confidence)
         before, after = self._groups
         return effect_of_repeats(metric, before, after, confidence, paired=self._sides.in_pairs())
+
+    def lost(self, metric: Metric) -> bool:
+        """Whether all runs of the baseline have this figure, and not all of the other side.
+
+        An SLO that was not given and times of tokens that were not recorded are settings, and no loss.
+        """
+        if metric.name in NEED_SLO or (metric.name == "itl" and metric.class_ is not None):
+            return False
+        before, after = ([any_value(metric, run) is not None for run in side] for side in self._groups)
+        return all(before) and not all(after)
 
 
 def _classes(sides: Sides, primary: Sequence[Metric]) -> list[str | None]:
@@ -220,10 +236,14 @@ def regression(found: Effect, tolerance: float, *, more_is_better: bool) -> Regr
 
 
 def exit_code(found: Sequence[Comparison]) -> int:
-    """4, nothing is proven: a load generator was the limit, or a primary figure could not be judged."""
+    """4, nothing is proven: a load generator was the limit, or a primary figure could not be judged.
+
+    A figure that only the baseline has is a regression: a side that completes nothing has no slow requests.
+    """
     if any("client-limited" in marks for each in found for marks in each.marks.values()):
         return 4
     if any(each.regressions for each in found):
         return 1
-    lines: list[Any] = [line for each in found for line in each.lines if line.primary]
-    return 4 if not lines or any(line.verdict == "cannot tell" for line in lines) else 0
+    lines = [line for each in found for line in each.lines if line.primary]
+    untold = any(each.absent for each in found) or any(line.verdict == "cannot tell" for line in lines)
+    return 4 if untold or not lines else 0

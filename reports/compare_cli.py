@@ -19,7 +19,7 @@ from reports.compare_metrics import DEFAULT, NEED_SLO, Metric, parse_metric
 from reports.compare_samples import Sample, read_sample
 from reports.compare_settings import SETTINGS, Difference, parse_allowed, refuse_others
 from reports.compare_text import FORMS
-from reports.show import refreshed_summary
+from reports.show import form_options, refreshed_summary
 
 _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?")
 
@@ -56,15 +56,7 @@ _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?
     metavar="NAME,...",
     help=f"Compare although these differ: {', '.join(SETTINGS)}; or all.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "json"]),
-    default="text",
-    show_default=True,
-    help="json: one object with all comparisons.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@form_options("json: one object with all comparisons.")
 @click.option("--diagnose", is_flag=True, help="Say as well what stands out in each run beside the first.")
 def compare_command(**options: Any) -> int:
     """Compare RUNS with the first of them, or with the repeats that --baseline names.

@@ -6,7 +6,8 @@ are paired: their batches hold the same requests, and what these have in common 
 
 - Means and rates: Student's interval from the linearized batch values, of the ratio on a log scale.
 - Shares: Wilson's limits of each side at its effective size, combined by the square-and-add rule with the
-  correlation of the pairs (R. G. Newcombe, Statistics in Medicine 17 (1998), 873-890 and 2635-2650).
+  correlation of the paired batches, whose scatter makes the widths (R. G. Newcombe, Statistics in Medicine 17
+  (1998), 873-890 and 2635-2650).
 - Percentiles of separate ledgers: the order-statistic limits of each side, combined by the same rule on a log
   scale (G. Y. Zou & A. Donner, Statistics in Medicine 27 (2008), 1693-1702).
 - Percentiles of pairs: the block bootstrap over request pairs. Of a tail only as many degrees of freedom are
@@ -72,7 +73,7 @@ def ratio_of_means(before: Batches, after: Batches, confidence: float, *, paired
     """Limits of mean(after)/mean(before), both above 0, from their values by batch."""
     one, other = linearized(before), linearized(after)
     middle = log(_mean(after) / _mean(before))
-    return _exp(_student(middle, one, other, confidence, paired=paired))
+    return _exp(student_difference(middle, one, other, confidence, paired=paired))
 
 
 def linearized(batches: Batches) -> list[float]:
@@ -85,7 +86,7 @@ def _mean(batches: Batches) -> float:
     return fsum(map(fsum, batches)) / sum(map(len, batches))
 
 
-def _student(
+def student_difference(
     middle: float, one: Sequence[float], other: Sequence[float], confidence: float, *, paired: bool
 ) -> Interval:
     """Student's interval of other − one, or Welch's (Biometrika 34 (1947), 28-35) if they are not pairs."""
@@ -130,9 +131,21 @@ def repeats(
 
 def difference_of_shares(before: Batches, after: Batches, confidence: float, *, paired: bool) -> Interval:
     """Limits of share(after) − share(before), from 0s and 1s by batch; of pairs, in the same order."""
-    p, q = _mean(before), _mean(after)
-    (p_low, p_high), (q_low, q_high) = (share_limits(side, confidence) for side in (before, after))
-    together = correlation(list(chain(*before)), list(chain(*after))) if paired else 0.0
+    one, other = ([fsum(batch) / len(batch) for batch in side] for side in (before, after))
+    return difference_of_limits(
+        _mean(before),
+        share_limits(before, confidence),
+        _mean(after),
+        share_limits(after, confidence),
+        correlation(one, other) if paired else 0.0,
+    )
+
+
+def difference_of_limits(
+    p: float, limits: Interval, q: float, q_limits: Interval, together: float = 0.0
+) -> Interval:
+    """Limits of q − p, from those of each at the same confidence, and how far the two go together."""
+    (p_low, p_high), (q_low, q_high) = limits, q_limits
     return (
         q - p - _square_and_add(q - q_low, p_high - p, together),
         q - p + _square_and_add(q_high - q, p - p_low, together),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from math import fsum
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from reports.compare_samples import LATENCIES, Sample, Seen
 
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 RATES = {"throughput": "req/s", "token_throughput": "tokens/s", "goodput": "req/s"}
-SHARES = ("attainment", "error_rate")
+SHARES = ("attainment", "completed", "error_rate")
 NEED_SLO = ("goodput", "attainment")
 _LEAST = LEAST_BATCHES * LEAST_IN_BATCH
 _MOST_APART = 0.1  # of the requests, that may be missing on one side of pairs
@@ -52,7 +53,7 @@ class Metric(NamedTuple):
 
     @property
     def more_is_better(self) -> bool:
-        return self.name in RATES or self.name == "attainment"
+        return self.name in RATES or self.name in ("attainment", "completed")
 
     @property
     def unit(self) -> str:
@@ -68,8 +69,10 @@ DEFAULT = (
     Metric("tpot", "p95"),
     Metric("e2e", "p95"),
     Metric("goodput"),
+    Metric("completed"),
     Metric("error_rate"),
 )
+"""`completed` counts who was never answered: latencies alone favour a side that gives up its slow ones."""
 
 
 def all_metrics(class_: str | None = None) -> list[Metric]:
@@ -151,7 +154,7 @@ def _latencies(metric: Metric, of: Group) -> list[tuple[int, Sequence[float]]]:
 def _flags(metric: Metric, of: Group) -> list[int]:
     if metric.name in ("attainment", "goodput"):
         return [seen.met for seen in of.seen()]
-    if metric.name == "throughput":
+    if metric.name in ("throughput", "completed"):
         return [seen.completed for seen in of.seen()]
     return [seen.failed for seen in of.seen()]
 
@@ -244,16 +247,11 @@ def _latency_batches(metric: Metric, sides: Pair, order: Order) -> tuple[Batches
         ]
         if all(map(len, [*paired[0], *paired[1]])):
             return paired[0], paired[1], True
-    one, other = (_batched([found for _, found in each]) for each in items)
+    one, other = (
+        [list(chain.from_iterable(batch)) for batch in batched([found for _, found in each])]
+        for each in items
+    )
     return one, other, False
-
-
-def _batched(values: Sequence[Sequence[float]]) -> Batches:
-    """Requests in batches, all values of one in the same."""
-    count, n = batches_for(len(values)), len(values)
-    return [
-        [v for found in values[i * n // count : (i + 1) * n // count] for v in found] for i in range(count)
-    ]
 
 
 def _share(metric: Metric, sides: Pair, values: Values, confidence: float, order: Order) -> Effect:
@@ -306,7 +304,7 @@ def effect_of_repeats(
     metric: Metric, before: Sequence[Group], after: Sequence[Group], confidence: float, *, paired: bool
 ) -> Effect | None:
     """Between sides of several runs; None if any has no such figure."""
-    found = [[_any_value(metric, run) for run in side] for side in (before, after)]
+    found = [[any_value(metric, run) for run in side] for side in (before, after)]
     one, other = ([v for v in side if v is not None] for side in found)
     if len(one) < len(before) or len(other) < len(after):
         return None
@@ -318,6 +316,7 @@ def effect_of_repeats(
     return Effect(p, q, scale, low, high, paired=paired)
 
 
-def _any_value(metric: Metric, of: Group) -> float | None:
+def any_value(metric: Metric, of: Group) -> float | None:
+    """The figure, from the rows or else from the summary's histogram."""
     found = value(metric, of)
     return histogram_value(metric, of) if found is None else found

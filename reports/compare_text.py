@@ -126,6 +126,8 @@ def remarks(found: Comparison) -> list[str]:
     lines += [f"no interval for {', '.join(names)}: {why}" for why, names in reasons.items()]
     if found.absent:
         lines.append(f"not there in both: {', '.join(found.absent)}")
+    if found.lost:
+        lines.append("! what only the baseline has is lost: no request that completed has such a figure")
     return lines
 
 
@@ -137,6 +139,7 @@ def conclusion(found: Comparison) -> str:
         return f"verdict: REGRESSION beyond the tolerance: {', '.join(found.regressions)}"
     open_ = [_named(line) for line in judged if line.regression == "possible"]
     untold = [_named(line) for line in judged if line.verdict == "cannot tell"]
+    untold += found.absent
     if untold or not judged:
         return f"verdict: cannot tell, for want of requests: {', '.join(untold) or 'nothing to judge'}"
     parts = [

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from math import sqrt
-from statistics import fmean, variance
+from statistics import fmean
 from typing import NamedTuple
 
-from ledgers.intervals import CONFIDENCE, student_quantile
+from ledgers.intervals import CONFIDENCE, LEAST_BATCHES, LEAST_IN_BATCH, batched
+from reports.compare_effects import student_difference
 
-BATCHES = 8
-_T = student_quantile(BATCHES - 1, CONFIDENCE)
-LEAST_COMPARED = 2 * BATCHES
+LEAST_COMPARED = LEAST_BATCHES * LEAST_IN_BATCH
 RISE = 0.1  # of the baseline, from which on a figure is up
 STEADY = 0.1  # of the baseline, within which the whole interval of a steady figure lies
 
@@ -44,21 +41,14 @@ def change(before: Mapping[str, float], after: Mapping[str, float]) -> Change | 
     """
     common = [id for id in before if id in after]
     if len(common) >= max(LEAST_COMPARED, 0.9 * max(len(before), len(after))):
-        differences = batch_means([after[id] - before[id] for id in common])
-        middle = fmean(after[id] - before[id] for id in common)
-        half = _T * sqrt(variance(differences) / BATCHES)
-        one_mean, other_mean = (fmean(side[id] for id in common) for side in (before, after))
-        return Change(one_mean, other_mean, middle - half, middle + half, len(common), paired=True)
+        return _between(*([side[id] for id in common] for side in (before, after)), paired=True)
     if min(len(before), len(after)) < LEAST_COMPARED:
         return None
-    one, other = (list(side.values()) for side in (before, after))
-    half = _T * sqrt(sum(variance(batch_means(side)) for side in (one, other)) / BATCHES)
-    middle = fmean(other) - fmean(one)
-    n = min(len(one), len(other))
-    return Change(fmean(one), fmean(other), middle - half, middle + half, n, paired=False)
+    return _between(*(list(side.values()) for side in (before, after)), paired=False)
 
 
-def batch_means(values: Sequence[float]) -> list[float]:
-    """Of BATCHES consecutive parts, as equal as can be."""
-    edges = [len(values) * place // BATCHES for place in range(BATCHES + 1)]
-    return [fmean(values[begin:end]) for begin, end in pairwise(edges)]
+def _between(one: Sequence[float], other: Sequence[float], *, paired: bool) -> Change:
+    before, after = fmean(one), fmean(other)
+    first, second = ([fmean(batch) for batch in batched(side)] for side in (one, other))
+    low, high = student_difference(after - before, first, second, CONFIDENCE, paired=paired)
+    return Change(before, after, low, high, min(len(one), len(other)), paired)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from math import sqrt
 from typing import Any
 
 from ledgers.columns import Table
@@ -25,7 +23,8 @@ from ledgers.rows import FAILURES, RequestRow
 from ledgers.rundir import Run, RunConfig, RunInfo
 from ledgers.settings import Hardware, SchedulerSettings, Slo
 from ledgers.summary import kept_ns
-from ledgers.units import NS_PER_MS, NS_PER_S, ceil_div, to_ns
+from ledgers.units import NS_PER_MS, to_ns
+from ledgers.work import Asked, Work
 from reports.diagnosis_waits import Admitted, Waits, waits
 from reports.text import request_labels
 
@@ -47,26 +46,6 @@ COMPLETED = (
 PARTS = {"queue": "queue", "prefill": "prefill", "first_turn": "first decode turn"}
 
 
-class Demand:
-    """Mean and spread of what requests ask of one resource, in s of all of it."""
-
-    def __init__(self) -> None:
-        self.n = self._sum = self._squares = 0
-
-    def add(self, ns: int) -> None:
-        self.n, self._sum, self._squares = self.n + 1, self._sum + ns, self._squares + ns * ns
-
-    @property
-    def mean_s(self) -> float | None:
-        return self._sum / self.n / NS_PER_S if self.n else None
-
-    @property
-    def cv(self) -> float:
-        """Coefficient of variation; in integers until the root, so that equal demands have 0."""
-        spread = self.n * self._squares - self._sum * self._sum
-        return sqrt(Fraction(spread, self._sum * self._sum)) if self._sum else 0.0
-
-
 @dataclass
 class Facts:
     """One run: `completed` are the requests that did so in the window, in order of arrival."""
@@ -77,7 +56,7 @@ class Facts:
     completed: Table = field(default_factory=lambda: Table(COMPLETED))
     misses: Counter[tuple[str, str]] = field(default_factory=Counter)  # by class, and bound or outcome
     failed: Counter[tuple[str, str | None]] = field(default_factory=Counter)  # by outcome and phase
-    demands: dict[str, Demand] = field(default_factory=dict)  # of what was offered, by resource
+    demands: dict[str, Asked] = field(default_factory=dict)  # of what was offered, by resource
     waits: Waits | None = None
 
     @property
@@ -121,8 +100,8 @@ def facts_of(run: Run, summary: dict[str, Any]) -> Facts:
     """All that the rules need, in one pass over the rows and one over the ticks."""
     facts = Facts(str(run.path), run.info, summary)
     settings = _settings(run.info.config)
-    if settings:
-        facts.demands = {name: Demand() for name in _demands(settings, 1, 1)}
+    work = Work(settings.hardware, settings.policy) if settings else Work(None, None)
+    facts.demands = work.asked
     begin_ns, last_ns, t_obs_ns = kept_ns(summary)
     admitted = Admitted()
     labels = request_labels(run.rows()) if run.info.kind == "served" else {}
@@ -130,7 +109,7 @@ def facts_of(run: Run, summary: dict[str, Any]) -> Facts:
         row.id = labels.get(row.id, row.id)
         admitted.add(row)
         if begin_ns <= (origin_ns(row) or 0) <= last_ns:
-            _add(facts, row, settings, t_obs_ns)
+            _add(facts, row, work, t_obs_ns)
     order = facts.completed["origin"]
     facts.completed.take(sorted(range(facts.n), key=lambda i: order[i] or 0))
     if settings:
@@ -138,7 +117,7 @@ def facts_of(run: Run, summary: dict[str, Any]) -> Facts:
     return facts
 
 
-def _add(facts: Facts, row: RequestRow, settings: SchedulerSettings | None, t_obs_ns: int) -> None:
+def _add(facts: Facts, row: RequestRow, work: Work, t_obs_ns: int) -> None:
     """What a request that counts adds."""
     outcome = classify(row.outcome, leave_ns(row), t_obs_ns)
     if outcome == "completed":
@@ -148,9 +127,8 @@ def _add(facts: Facts, row: RequestRow, settings: SchedulerSettings | None, t_ob
     if facts.slo.given:
         bounds = facts.slo.bounds_ns()
         facts.misses.update((row.class_ or NO_CLASS, why) for why in _missed(row, bounds, t_obs_ns))
-    if settings and row.outcome not in ("rejected", "not_sent") and row.retry_of is None:
-        for name, ns in _demands(settings, row.prompt_tokens, row.output_tokens).items():
-            facts.demands[name].add(ns)
+    if row.retry_of is None:
+        work.add(row)
 
 
 def _record(row: RequestRow) -> tuple[Any, ...]:
@@ -192,20 +170,6 @@ def _missed(row: RequestRow, bounds: Sequence[int | None], t_obs_ns: int) -> Ite
 
 def _over(value: int | None, bound: int | None) -> bool:
     return bound is not None and (value is None or value > bound)
-
-
-def _demands(settings: SchedulerSettings, prompt: int, output: int) -> dict[str, int]:
-    """How many ns of a whole resource a request takes: of prefill, and of all decode slots together.
-
-    Under `immediate` the server is one, from prefill to the last token.
-    """
-    hardware = settings.hardware
-    prefill = ceil_div(prompt, hardware.prefill_tokens_per_tick)
-    if settings.policy == "immediate":
-        return {"the server": (prefill + output - 1) * hardware.tick_ns}
-    decode = round(Fraction(output * hardware.tick_ns, hardware.decode_slots))
-    tokens = Fraction(prompt * hardware.tick_ns, hardware.prefill_tokens_per_tick)
-    return {"prefill": round(tokens), "decode": decode}
 
 
 def _settings(config: RunConfig) -> SchedulerSettings | None:

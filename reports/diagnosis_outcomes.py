@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from math import comb
 from typing import Any
 
-from ledgers.intervals import CONFIDENCE, wilson
+from ledgers.intervals import CONFIDENCE, Interval, share_at
 from reports.diagnosis_facts import NO_CLASS, Facts, mean
 from reports.findings import (
     LEAST_REQUESTS,
@@ -22,7 +23,8 @@ from reports.findings import (
 MISSED_SHARE = 0.01  # of the scheduled, above which a missed SLO stands out
 CACHED_SHARE = 0.05  # of the prompt tokens
 UNFAIR = 2.0  # times as long in the queue, from one class to another
-LEAST_UNFAIR_MS = 1.0  # a difference below which nobody would notice
+LEAST_UNFAIR_MS = 50.0  # longer, below which hardly anybody notices
+LEAST_UNFAIR_SHARE = 0.1  # of the SLO on TTFT, in place of that, where there is one
 
 
 def client_limited(facts: Facts) -> Spoken:
@@ -132,21 +134,29 @@ def slo_misses(facts: Facts) -> Spoken:
     bounds: Counter[str] = Counter()
     for (_, bound), count in facts.misses.items():
         bounds[bound] += count
-    low, high = wilson(met, scheduled, CONFIDENCE)
+    limits = attainment_limits(facts.summary)
+    ends = zip(("low", "high"), limits or (), strict=False)
     worst = bounds.most_common(1)[0][0]
     return Finding(
         "slo-misses",
         f"The SLO was missed, most often: {worst}",
         [
             percent("attainment", met, scheduled),
-            Figure("attainment, low", 100 * low, "%"),
-            Figure("attainment, high", 100 * high, "%"),
+            *(Figure(f"attainment, {end}", 100 * limit, "%") for end, limit in ends),
             *(Figure(f"missed: {bound}", count, "requests") for bound, count in bounds.most_common()),
             *class_attainments(facts),
         ],
         "What attainment was asked for: above 1 % of misses it is said. A request can miss several bounds.",
-        CONFIDENCE,
+        CONFIDENCE if limits else None,
     )
+
+
+def attainment_limits(figures: dict[str, Any], confidence: float = CONFIDENCE) -> Interval | None:
+    """Of a run or of a class, by batches of its requests; None of too few, or without an SLO."""
+    known = figures["intervals"]["attainment"]
+    if known is None:
+        return None
+    return share_at(figures["attainment"], figures["scheduled"], known["effective_n"], confidence)
 
 
 def lost(facts: Facts) -> Unable:
@@ -224,11 +234,11 @@ def unfair(facts: Facts) -> Spoken:
         return NO_CLASSES
     if len(classes) < 2:
         return Unable(f"needs {LEAST_REQUESTS} requests in each of two classes")
-    apart = _attainment_apart(classes)
+    apart = attainment_apart(classes)
     name, waited = _waits_by_class(facts, list(classes))
     ordered = sorted(waited, key=waited.__getitem__)
     longer = len(ordered) > 1 and waited[ordered[-1]] > max(
-        UNFAIR * waited[ordered[0]], waited[ordered[0]] + LEAST_UNFAIR_MS
+        UNFAIR * waited[ordered[0]], waited[ordered[0]] + _noticed_ms(facts)
     )
     if not longer and not apart:
         return None
@@ -246,17 +256,23 @@ def unfair(facts: Facts) -> Spoken:
     )
 
 
-def _attainment_apart(classes: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
-    """The classes with the least and the most attainment, if their intervals have nothing in common."""
-    known = {
-        name: (found["attainment"], wilson(found["slo_met"], found["scheduled"], CONFIDENCE))
-        for name, found in classes.items()
-        if found["slo_met"] is not None
-    }
+def _noticed_ms(facts: Facts) -> float:
+    bound = facts.slo.ttft_ms
+    return LEAST_UNFAIR_MS if bound is None else LEAST_UNFAIR_SHARE * bound
+
+
+def attainment_apart(classes: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
+    """The classes with the least and the most attainment, if their intervals have nothing in common.
+
+    Of many classes the two that lie farthest apart are looked at: so all pairs are 95 % sure at once.
+    """
+    known = {name: found for name, found in classes.items() if attainment_limits(found)}
     if len(known) < 2:
         return None
-    worse, better = (choose(known, key=lambda name: known[name][0]) for choose in (min, max))
-    return (worse, better) if known[worse][1][1] < known[better][1][0] else None
+    sure = 1 - (1 - CONFIDENCE) / comb(len(known), 2)
+    worse, better = (choose(known, key=lambda name: known[name]["attainment"]) for choose in (min, max))
+    most, least = attainment_limits(known[worse], sure), attainment_limits(known[better], sure)
+    return (worse, better) if most and least and most[1] < least[0] else None
 
 
 def _waits_by_class(facts: Facts, classes: list[str]) -> tuple[str, dict[str, float]]:

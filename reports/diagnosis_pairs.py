@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from statistics import StatisticsError, correlation
 
-from ledgers.intervals import CONFIDENCE, wilson
+from ledgers.intervals import CONFIDENCE
+from reports.compare_effects import difference_of_limits
 from reports.diagnosis_changes import LEAST_COMPARED, Change, change
 from reports.diagnosis_facts import PARTS, Facts, mean
-from reports.diagnosis_outcomes import class_attainments, lost
+from reports.diagnosis_outcomes import attainment_limits, class_attainments, lost
 from reports.diagnosis_rules import load_figures, theory_limits
-from reports.findings import NO_SLO, NO_TICKS, Figure, Finding, Spoken, Unable, share, too_few
+from reports.findings import NO_SLO, NO_TICKS, Figure, Finding, Spoken, Unable, too_few
 
 LONGER = 0.1  # of the mean before, from which on prompts or contexts are longer
 FASTER = 0.05  # of the rate before, from which on it is up or down
@@ -153,19 +154,18 @@ def goodput_down(before: Facts, after: Facts) -> Spoken:
         return lost(before if before.summary["without_row"] else after)
     if before.slo != after.slo:
         return Unable("the runs have different SLOs")
-    scheduled = before.summary["scheduled"], after.summary["scheduled"]
-    if min(scheduled) < LEAST_COMPARED:
-        return too_few(min(scheduled), LEAST_COMPARED, "scheduled requests")
     throughput, goodput = (
         (before.summary[name], after.summary[name]) for name in ("throughput_rps", "goodput_rps")
     )
     if None in (*throughput, *goodput):
         return Unable("the window has no length")
-    met = before.summary["slo_met"], after.summary["slo_met"]
-    apart = wilson(met[1], scheduled[1])[1] < wilson(met[0], scheduled[0])[0]
-    if not (
-        throughput[1] >= (1 + FASTER) * throughput[0] and goodput[1] <= (1 - FASTER) * goodput[0] and apart
-    ):
+    one, other = attainment_limits(before.summary), attainment_limits(after.summary)
+    if one is None or other is None:
+        fewest = min(side.summary["scheduled"] for side in (before, after))
+        return too_few(fewest, LEAST_COMPARED, "scheduled requests")
+    met = before.summary["attainment"], after.summary["attainment"]
+    low, high = difference_of_limits(met[0], one, met[1], other)
+    if throughput[1] < (1 + FASTER) * throughput[0] or goodput[1] > (1 - FASTER) * goodput[0] or high >= 0:
         return None
     class_, bound = _most_missed(before, after)
     return Finding(
@@ -174,18 +174,15 @@ def goodput_down(before: Facts, after: Facts) -> Spoken:
         [
             Figure("throughput", throughput[1], "req/s", throughput[0]),
             Figure("goodput", goodput[1], "req/s", goodput[0]),
-            Figure("attainment", _percent(met[1], scheduled[1]), "%", _percent(met[0], scheduled[0])),
+            Figure("attainment", 100 * met[1], "%", 100 * met[0]),
+            Figure("attainment, difference, low", 100 * low, "points"),
+            Figure("attainment, difference, high", 100 * high, "points"),
             *_missed(before, after),
             *class_attainments(after),
         ],
         "Whether another order would have met more. A request can miss several bounds.",
         CONFIDENCE,
     )
-
-
-def _percent(part: float, whole: float) -> float | None:
-    found = share(part, whole)
-    return None if found is None else 100 * found
 
 
 def _most_missed(before: Facts, after: Facts) -> tuple[str, str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ledgers.intervals import CONFIDENCE
 from ledgers.queueing import mg1_wait
+from ledgers.work import loads
 from reports.diagnosis_facts import PARTS, Facts, mean
 from reports.diagnosis_waits import Cause, Waits
 from reports.findings import (
@@ -24,9 +26,6 @@ MOST_SHARE = 0.5  # of mean TTFT: above it one part is where the time went
 BLOCKED_SHARE = 0.05  # of the ticks
 FORMING_SHARE = 0.2  # of mean TTFT
 CROWDED_SHARE = 0.1  # of the ticks in which anything was decoded
-LEAST_IN_FLIGHT = 1.0  # on average, for more of them to mean anything
-LEAST_SPAN = 5  # of the arrivals, in E2E of the first requests
-KEPT_UP = 0.9  # of the arrivals, that completed until the last one
 FULL_KV = 0.95
 
 
@@ -264,25 +263,30 @@ def turns(waits: Waits) -> list[Figure]:
 
 def backlog(facts: Facts) -> Spoken:
     """Requests arrive faster than they are served."""
-    summary, law = facts.summary, facts.summary["littles_law"]
-    if law is None:
-        return Unable("needs the times of all requests")
+    summary, found = facts.summary, facts.summary["stability"]
     if facts.info.config.closed_loop:
         return Unable("a closed loop has no rate of arrivals that a server could fall behind")
+    if found is None:
+        return Unable("needs the times of all requests")
     if summary["scheduled"] < LEAST_REQUESTS:
         return too_few(summary["scheduled"], what="scheduled requests")
-    overloaded = [name for name, rho in offered_load(facts).items() if rho >= 1]
-    if not overloaded and (why := _too_short(facts)):
-        return why
-    if not overloaded and not _growing(facts):
+    overloaded = [name for name, rho in loads(facts.rate, facts.demands).items() if rho >= 1]
+    if not overloaded and found["verdict"] == "undetermined":
+        return Unable(found["reason"])
+    if not overloaded and found["verdict"] != "overload":
         return None
     title = f"more is asked of {overloaded[0]} than there is" if overloaded else "the queue grew to the end"
     figures = load_figures(facts)
+    slopes = {"": "slope_per_s", ", low": "low", ", high": "high"}
+    growth = [
+        Figure(f"change of the number in flight{end}", found[key], "1/s") for end, key in slopes.items()
+    ]
     return Finding(
         "backlog",
         f"Backlog: {title}",
-        figures,
+        [*figures, *(figure for figure in growth if figure.value is not None)],
         f"Whether it would have gone on: a burst at the end looks the same. {theory_limits(figures)}",
+        None if overloaded else CONFIDENCE,
     )
 
 
@@ -297,42 +301,14 @@ def theory_limits(figures: list[Figure]) -> str:
     return f"{mg1} Equal L and X·W do not make a queue stable."
 
 
-def _too_short(facts: Facts) -> Unable | None:
-    """A run starts empty: until the first have ended, more and more are in flight in any case."""
-    values = facts.known("e2e")
-    if len(values) < LEAST_REQUESTS:
-        return too_few(len(values))
-    first = values[: max(LEAST_REQUESTS // 2, len(values) // 10)]
-    e2e_s = sum(ns for (ns,) in first) / len(first) / 1e9
-    span_s = facts.summary["arrivals_s"]
-    if span_s >= LEAST_SPAN * e2e_s:
-        return None
-    return Unable(f"arrivals span {span_s:.2f} s, needs {LEAST_SPAN} times the first E2E of {e2e_s:.2f} s")
-
-
-def _growing(facts: Facts) -> bool:
-    """More in flight in the second half of the arrivals, and fewer completed than arrived."""
-    law, done = facts.summary["littles_law"], facts.summary["completed_by_last_arrival"]
-    behind = done is not None and done < KEPT_UP * facts.summary["scheduled"]
-    return law["stable"] is False and law["concurrency_mean"] >= LEAST_IN_FLIGHT and behind
-
-
-def offered_load(facts: Facts) -> dict[str, float]:
-    """ρ by resource: what arrives per second, of what can be done per second."""
-    rate = facts.rate
-    if rate is None:
-        return {}
-    return {name: rate * demand.mean_s for name, demand in facts.demands.items() if demand.mean_s is not None}
-
-
 def load_figures(facts: Facts) -> list[Figure]:
     """ρ, Little's law and the M/G/1 estimate, beside what was observed."""
     summary, law = facts.summary, facts.summary["littles_law"]
-    loads = offered_load(facts)
+    rhos = loads(facts.rate, facts.demands)
     figures = [
         Figure("arrivals", facts.rate, "req/s"),
         Figure("completed until the last arrival", summary["throughput_arrivals_rps"], "req/s"),
-        *(Figure(f"load ρ of {name}", rho) for name, rho in loads.items()),
+        *(Figure(f"load ρ of {name}", rho) for name, rho in rhos.items()),
         Figure("batch utilization", summary["batch_utilization"]),
     ]
     if law:
@@ -341,17 +317,17 @@ def load_figures(facts: Facts) -> list[Figure]:
             Figure("X·W by Little's law", law["product"]),
             Figure("in flight at the end of the window", law["in_flight_at_end"]),
         ]
-    figures += [*_mg1(facts, loads), Figure("queue delay, mean", facts.mean_ms("queue"), "ms")]
+    figures += [*_mg1(facts, rhos), Figure("queue delay, mean", facts.mean_ms("queue"), "ms")]
     return [figure for figure in figures if figure.value is not None]
 
 
-def _mg1(facts: Facts, loads: dict[str, float]) -> list[Figure]:
+def _mg1(facts: Facts, rhos: dict[str, float]) -> list[Figure]:
     """The wait by Pollaczek-Khinchine at the resource with the highest load, if that is below 1."""
-    if not loads or facts.rate is None:
+    if not rhos or facts.rate is None:
         return []
-    name = max(loads, key=loads.__getitem__)
+    name = max(rhos, key=rhos.__getitem__)
     demand = facts.demands[name]
-    if loads[name] >= 1 or not demand.mean_s:
+    if rhos[name] >= 1 or not demand.mean_s:
         return []
     wait = mg1_wait(facts.rate, 1 / demand.mean_s, demand.cv)
     return [

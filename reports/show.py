@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -25,7 +25,16 @@ from reports.server_text import server_text
 from reports.text import request_labels, run_text, tick_lines
 
 ROWS_SHOWN = 40
+Command = TypeVar("Command", bound=Callable[..., Any])
 _STDOUT, _STDERR = 1, 2
+
+
+def form_options(what: str) -> Callable[[Command], Command]:
+    """`--format`, whose forms are `what`, and `--json`."""
+    forms = click.Choice(["text", "markdown", "json"])
+    form = click.option("--format", "form", type=forms, default="text", show_default=True, help=what)
+    as_json = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+    return lambda command: form(as_json(command))
 
 
 @click.command(
@@ -33,15 +42,7 @@ _STDOUT, _STDERR = 1, 2
 )
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--ticks", is_flag=True, help="Print the state after each tick, with its events if recorded.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "json"]),
-    default="text",
-    show_default=True,
-    help="json: the summaries, or the diagnoses; markdown: diagnoses only.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@form_options("json: the summaries, or the diagnoses; markdown: diagnoses only.")
 @require_option
 @click.option("--diagnose", is_flag=True, help="Print what stands out, and why (docs/diagnosis.md).")
 @click.option(

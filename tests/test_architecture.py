@@ -77,6 +77,7 @@ PURE = [
             "trim.py",
             "uncertainty.py",
             "vocabulary.py",
+            "work.py",
         )
     ),
     *(

@@ -113,6 +113,8 @@ def test_figures_are_those_of_the_summary(tmp_path: Path) -> None:
             found = value(metric, group(read, class_))
             if metric.name == "error_rate":
                 assert found == pytest.approx(errors)
+            elif metric.name == "completed":
+                assert found == pytest.approx(figures["completed"] / figures["scheduled"])
             elif metric.statistic is None:
                 assert found == pytest.approx(figures[known[metric.name]])
             elif metric.name != "itl":
@@ -189,6 +191,52 @@ def test_failures_count_in_the_error_rate_and_not_in_the_latency() -> None:
     assert (errors.before, errors.after, errors.difference) == pytest.approx((0, 0.1, 0.1))
     assert (errors.verdict, errors.regression, errors.interval_of) == ("worse", "yes", "difference")
     assert line(found, "e2e.mean").verdict == "no difference shown"
+    assert exit_code([found]) == 1
+
+
+def test_a_candidate_that_completes_nothing_is_a_regression() -> None:
+    """It has no slow request, and no latency at all; where neither side has a figure nothing is proven."""
+    good = [answered(i, 500) for i in range(100)]
+    dead = [
+        msgspec.structs.replace(row, outcome="timeout", first_token_ns=None, last_token_ns=None)
+        for row in good
+    ]
+    before, after = (_of(rows) for rows in (good, dead))
+    found = compared(before, after, "ttft.p95")
+    assert (found.lost, found.regressions) == (["ttft.p95"], ["ttft.p95"])
+    assert exit_code([found]) == 1
+    assert "REGRESSION beyond the tolerance: ttft.p95" in comparison_text(found)
+    repeated = compared([before, before], [after, before], "ttft.p95")
+    assert exit_code([repeated]) == 1
+    for sides in ((after, before), (after, after)):
+        found = compared(*sides, "ttft.p95")
+        assert (found.absent, found.lost) == (["ttft.p95"], [])
+        assert exit_code([found]) == 4
+        assert "cannot tell" in comparison_text(found).splitlines()[-1]
+
+
+def test_one_figure_that_is_not_there_leaves_the_verdict_open() -> None:
+    """Goodput of runs without an SLO is not judged, however good E2E is."""
+    values = [100.0 + (37 * i) % 400 for i in range(200)]
+    found = compared(by_hand(values), by_hand(values), "e2e.mean", "goodput")
+    assert (found.absent, found.lost, exit_code([found])) == (["goodput"], [], 4)
+
+
+def test_requests_that_are_left_unfinished_are_a_regression_by_default() -> None:
+    """A quarter is never answered when the window ends, and is no error; those that were are as fast."""
+    good = [answered(i, 500) for i in range(400)]
+    open_ = [
+        msgspec.structs.replace(row, outcome="unfinished", end_ns=None, last_token_ns=None)
+        if i % 4 == 3 and i < 399
+        else row
+        for i, row in enumerate(good)
+    ]
+    before, after = (_of(rows, Slo()) for rows in (good, open_))
+    judged = [metric.label for metric in DEFAULT if metric.name != "goodput"]
+    found = compared(before, after, *judged)
+    assert line(found, "error_rate").after == 0
+    assert line(found, "completed").after == pytest.approx(301 / 400)
+    assert found.regressions == ["completed"]
     assert exit_code([found]) == 1
 
 
@@ -284,7 +332,7 @@ def verdicts(one: Sample, other: Sample, metrics: Sequence[Metric]) -> list[str]
 
 
 def test_no_false_alarm_between_separate_ledgers_of_one_setting() -> None:
-    """100 pairs of seeds, five metrics judged at once: at most the 5 % that are stated, within chance (10).
+    """100 pairs of seeds, six metrics judged at once: at most the 5 % that are stated, within chance (10).
 
     In at least half of them E2E can be judged, so that the silence means something.
     """
@@ -310,11 +358,11 @@ def test_no_false_alarm_between_measurements_of_one_ledger() -> None:
 
 
 def test_all_primary_intervals_are_wider_than_one_of_them() -> None:
-    """Bonferroni: of five that are judged each has 99 %, and what is only read has 95 %."""
+    """Bonferroni: of six that are judged each has 99.2 %, and what is only read has 95 %."""
     values = [100.0 + (37 * i) % 400 for i in range(200)]
     sides = by_hand(values, slo=Slo(e2e_ms=300)), by_hand(values, "other", slo=Slo(e2e_ms=300))
     found = compared(*sides)
-    assert {line.confidence for line in found.lines if line.primary} == {0.99}
+    assert {line.confidence for line in found.lines if line.primary} == {1 - 0.05 / 6}
     assert {line.confidence for line in found.lines if not line.primary} == {0.95}
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import comb, log
 from random import Random
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 import pytest
 
 from ledgers.intervals import (
     batch_mean_interval,
     batched,
-    bootstrap,
     mean_interval,
-    percentile_interval,
     percentile_of_batches,
     percentile_ranks,
     share_of_batches,
@@ -33,6 +31,12 @@ def covered(holds: Callable[[Random], bool]) -> float:
 def inside(limits: tuple[float | None, float | None], truth: float) -> bool:
     low, high = limits
     return (low is None or low <= truth) and (high is None or truth <= high)
+
+
+def percentile_interval(ordered: list[float], percent: float) -> tuple[float | None, float | None]:
+    """The exact interval of independent values: two of the values themselves."""
+    low, high = percentile_ranks(len(ordered), percent)
+    return ordered[low - 1] if low else None, ordered[high - 1] if high else None
 
 
 def exponential(random: Random, n: int) -> list[float]:
@@ -148,38 +152,6 @@ def test_wilsons_interval_holds_the_share(share: float) -> None:
         return inside(wilson(sum(random.random() < share for _ in range(500)), 500), share)
 
     assert 0.92 <= covered(holds) <= 0.98
-
-
-def test_the_bootstrap_holds_the_median() -> None:
-    """Of 100 exponential values, whose median is ln 2."""
-
-    def holds(random: Random) -> bool:
-        return inside(bootstrap(exponential(random, 100), median, draws=200, seed=1), log(2))
-
-    assert 0.90 <= covered(holds) <= 0.98
-
-
-def test_the_bootstrap_is_the_same_for_a_seed_and_another_for_another() -> None:
-    values = exponential(Random(1), 50)
-    first, again, other = (bootstrap(values, max, draws=50, seed=seed) for seed in (1, 1, 2))
-    assert first == again != other
-    with pytest.raises(ValueError, match="0 values"):
-        bootstrap([], max)
-
-
-def test_blocks_keep_what_neighbours_share() -> None:
-    """Of values that hang together, blocks say honestly how far the mean may be off; single draws do not."""
-
-    def mean(values: object) -> float:
-        return sum(values) / len(values)  # type: ignore[arg-type, call-overload, no-any-return]
-
-    def of_blocks(block: int) -> Callable[[Random], bool]:
-        return lambda random: inside(
-            bootstrap(autoregressive(random, 400, 0.8), mean, draws=100, block=block), 0
-        )
-
-    assert covered(of_blocks(1)) < 0.6
-    assert covered(of_blocks(40)) > 0.83
 
 
 def batch_means(values: list[float]) -> list[float]:

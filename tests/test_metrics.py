@@ -407,10 +407,8 @@ def test_littles_law_does_not_apply_while_the_backlog_grows() -> None:
     done = [e - s for s, e in zip(starts, ends, strict=True) if e <= 10 * S]
     law = littles_law(InFlight(starts, ends), 10 * S, 9 * S, done, {"unfinished": 7})
     assert law is not None
-    assert not law.stable
     assert not law.applies
     assert law.in_flight_at_end == 7
-    assert law.grew_share >= 0.3
     assert "7 unfinished" in law.reasons[1]
 
 
@@ -419,17 +417,32 @@ def test_littles_law_does_not_apply_if_failures_took_the_time() -> None:
     starts = [i * S for i in range(10)]
     law = littles_law(InFlight(starts, [s + S for s in starts]), 10 * S, 9 * S, [S] * 5, {"timeout": 5})
     assert law is not None
-    assert (law.concurrency_mean, law.product, law.stable, law.applies) == (1.0, 0.5, True, False)
+    assert (law.concurrency_mean, law.product, law.applies) == (1.0, 0.5, False)
     assert law.reasons[1] == "edge effects: 5 timeout; 50% of the time in flight was theirs"
 
 
-def test_a_burst_is_neither_stable_nor_unstable() -> None:
+def test_of_a_burst_that_drained_the_law_is_an_identity() -> None:
     """All at one instant: there are no halves of the arrivals to compare, and that is said."""
     law = littles_law(InFlight([0] * 3, [S, 2 * S, 3 * S]), 3 * S, 0, [S, 2 * S, 3 * S], {})
     assert law is not None
-    assert (law.stable, law.applies) == (None, False)
+    assert law.applies
     assert law.concurrency_mean == law.product == 2.0
-    assert law.reasons[0] == "stable or not is unknown: the arrivals have no span"
+    assert law.reasons[0] == "all arrived at one instant"
+
+
+def test_equal_sides_of_the_law_are_not_called_a_stable_queue() -> None:
+    """Four arrive in each second of the middle third, and one is served: drained, the sides are equal."""
+    starts = [i * S for i in range(30)] + [30 * S + i * S // 4 for i in range(120)]
+    starts += [i * S for i in range(60, 90)]
+    ends: list[int] = []
+    for start in starts:
+        ends.append(max([start, *ends[-1:]]) + S)
+    stays = [end - start for start, end in zip(starts, ends, strict=True)]
+    law = littles_law(InFlight(starts, ends), ends[-1], starts[-1], stays, {})
+    assert law is not None
+    assert law.concurrency_mean == pytest.approx(law.product)
+    assert law.applies
+    assert "stable" not in " ".join(law.reasons)
 
 
 def test_littles_law_needs_a_window() -> None:

@@ -7,12 +7,14 @@ from heapq import heapify, heapreplace
 from math import log
 from random import Random
 
+import msgspec
 import pytest
 
 from ledgers.concurrency import InFlight
 from ledgers.rows import RequestRow
 from ledgers.settings import Hardware
-from ledgers.steady import Stability, Work, filled_ns, stability
+from ledgers.steady import Stability, filled_ns, stability
+from ledgers.work import Work
 
 S = 1_000_000_000
 SEEDS = 100
@@ -119,9 +121,18 @@ def test_too_few_arrivals_have_no_verdict() -> None:
 
 def test_rho_is_what_is_asked_over_what_the_hardware_can_do() -> None:
     """3 slots emit 30 tokens per second: 11 requests of 12 tokens in 5 s ask for 24 of them."""
-    work = Work()
+    work = Work(Hardware(), "continuous")
     for i in range(11):
         work.add(RequestRow(id=f"R{i}", prompt_tokens=24, output_tokens=12, outcome="completed"))
     work.add(RequestRow(id="X", prompt_tokens=24, output_tokens=12, outcome="rejected"))
-    assert work.rho(Hardware(), 5 * S) == pytest.approx(0.8)
-    assert work.rho(Hardware(), 0) is None
+    assert work.rho(5 * S) == pytest.approx(0.8)
+    assert work.rho(0) is None
+    assert Work(None, None).rho(5 * S) is None
+
+
+def test_rho_of_one_at_a_time_is_that_of_the_whole_server() -> None:
+    """24 prompt tokens take a tick of 100 ms, 12 tokens 11 more: 1.2 s each; two come in a second."""
+    work = Work(msgspec.structs.replace(Hardware(), tick_s=0.1, prefill_tokens_per_tick=24), "immediate")
+    for i in range(11):
+        work.add(RequestRow(id=f"R{i}", prompt_tokens=24, output_tokens=12, outcome="completed"))
+    assert work.rho(5 * S) == pytest.approx(2.4)
