@@ -173,4 +173,5 @@ def test_a_measured_sweep_has_the_mock_of_each_setting(tmp_path: Path) -> None:
     assert made.returncode in (0, 4), made.stderr  # 4 on a busy machine
     points: list[dict[str, Any]] = json_lines(tmp_path / "measured" / "points.jsonl")
     assert [point["completed"] for point in points] == [16, 16]
-    assert sorted(path.name for path in (tmp_path / "measured").iterdir()) == ["points.jsonl", "sweep.json"]
+    left = sorted(path.name for path in (tmp_path / "measured").iterdir())
+    assert left == ["curves.json", "points.jsonl", "sweep.json"]
