@@ -106,8 +106,8 @@ def _check_length(search: Search, setting: Setting, low: Fraction, tell: Tell) -
         most = search.max_requests // len(ledger.rows) if search.repeatable else 1
         each = least // len(ledger.rows)
         tell(
-            f"one rate takes {each} to {most} runs; at {float(low):g} req/s, where they are longest, "
-            f"that is {_time(each * span_s)} to {_time(most * span_s)}"
+            f"a rate takes from {each} runs ({_time(each * span_s)} at {float(low):g} req/s, the slowest) "
+            f"to {most} ({_time(most * span_s)})"
         )
 
 

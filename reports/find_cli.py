@@ -48,9 +48,8 @@ def find(
     except KeyboardInterrupt:
         tell(f"interrupted: {len(found)} settings were answered; {out / RATES_FILE} has every rate judged")
         return INTERRUPTED
-    finally:
-        if not search.keep_runs:
-            shutil.rmtree(out / "runs", ignore_errors=True)
+    if not search.keep_runs:
+        shutil.rmtree(out / "runs", ignore_errors=True)
     if options["as_json"]:
         click.echo(encode({"path": str(out), "settings": found}))
     elif not options["quiet"]:
