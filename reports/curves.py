@@ -16,6 +16,7 @@ from ledgers.intervals import mean_interval
 from reports.knee import Side, knee, power
 
 TAILS = ("p50", "p95", "p99")
+METRICS = ("ttft_ms", "tpot_ms", "e2e_ms")
 Record = dict[str, Any]
 
 
@@ -36,6 +37,7 @@ class Load(msgspec.Struct, frozen=True):
     completed: int
     censored: bool
     client_limited: bool = False
+    rests_on_largest: dict[str, list[str]] = {}  # of which metric which tails, in any repeat
     throughput_interval: tuple[float, float] | None = None
     goodput_interval: tuple[float, float] | None = None
 
@@ -82,6 +84,7 @@ def _load(rate: float | None, repeats: list[Record]) -> Load:
         completed=sum(of_all("completed")),
         censored=any(of_all("censored")),
         client_limited=any(record.get("client_limited") for record in repeats),
+        rests_on_largest=_resting(of_all("rests_on_largest")),
         throughput_interval=_interval(of_all("throughput_rps")),
         goodput_interval=_interval(of_all("goodput_rps")),
     )
@@ -95,6 +98,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _tails(found: Sequence[dict[str, float] | None]) -> dict[str, float] | None:
     known = [each for each in found if each is not None]
     return {name: fsum(each[name] for each in known) / len(known) for name in TAILS} if known else None
+
+
+def _resting(found: Sequence[dict[str, list[str]]]) -> dict[str, list[str]]:
+    names = {name: {tail for each in found for tail in each.get(name, ())} for name in METRICS}
+    return {name: [tail for tail in TAILS if tail in tails] for name, tails in names.items()}
 
 
 def _interval(values: Sequence[float | None]) -> tuple[float, float] | None:

@@ -14,15 +14,17 @@ import msgspec
 from ledgers.errors import InputError
 from ledgers.options import ledger_from
 from ledgers.requirements import Requirement
+from ledgers.units import NS_PER_S
 from reports.grid import Setting, options_at, rounded
 from reports.points import Server, measured_rows, simulated
 from reports.pool import Map
 from reports.search import Answer, Verdict, answer, next_rate
 from reports.sweep import capacity_rps, draws, plain
-from reports.trial import Candidate, Repeat, repeat_of, verdict_of
+from reports.trial import LEAST_REPEATS, Candidate, Repeat, repeat_of, trial
 
 LOWEST, HIGHEST = Fraction(1, 50), Fraction(5, 4)  # of the capacity, where no rates are given
 Tell = Callable[[str], None]
+Judged = Callable[[Candidate], None]
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -39,8 +41,8 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a further repeat can show anything new."""
-        return self.server is not None or draws(self.options)
+        """Whether a further repeat has other requests: measuring the same again shows no others."""
+        return draws(self.options)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -62,14 +64,18 @@ def check(search: Search) -> None:
             )
 
 
-def find(search: Search, setting: Setting, label: str, out: Path, each: Map, tell: Tell) -> Found:
-    """The highest rate at which a setting meets every requirement."""
+def find(
+    search: Search, setting: Setting, label: str, runs: Path, each: Map, tell: Tell, judged: Judged
+) -> Found:
+    """The highest rate at which a setting meets every requirement. `judged` has each rate as it is done."""
     low, high = search.rates or _bracket(search, setting)
+    _check_length(search, setting, low, tell)
     verdicts: dict[Fraction, Verdict] = {}
     candidates: dict[Fraction, Candidate] = {}
     while (rate := next_rate(verdicts, low, high, search.resolution)) is not None:
-        found = judge_rate(search, setting, rate, out, each)
+        found = judge_rate(search, setting, rate, runs, each)
         verdicts[rate], candidates[rate] = found.verdict, found
+        judged(found)
         why = f" ({found.reason})" if found.reason else ""
         tell(f"{label}{': ' * bool(label)}{float(rate):g} req/s {found.verdict}{why}")
     return Found(
@@ -86,27 +92,42 @@ def _bracket(search: Search, setting: Setting) -> tuple[Fraction, Fraction]:
     return rounded(float(LOWEST) * capacity), rounded(float(HIGHEST) * capacity)
 
 
-def judge_rate(search: Search, setting: Setting, rate: Fraction, out: Path, each: Map) -> Candidate:
-    """Twice as many repeats at each look, until there is a verdict or there are no more requests."""
-    repeats: list[Repeat] = []
-    look, wanted = 1, 1
-    while True:
-        seeds = [search.options["seed"] + k for k in range(len(repeats), wanted)]
-        repeats += _repeats(search, setting, rate, seeds, out, each)
-        found = verdict_of(float(rate), search.requirements, repeats, look, search.confidence)
-        left = search.max_requests - found.requests
-        more = min(len(repeats), left // repeats[0].requests)
-        if found.verdict != "open" or not search.repeatable or more < 1 or repeats[-1].client_limited:
-            return found
-        look, wanted = look + 1, len(repeats) + more
+def _check_length(search: Search, setting: Setting, low: Fraction, tell: Tell) -> None:
+    """InputError if the fewest repeats are too many requests; says how long measuring them may take."""
+    ledger = ledger_from(options_at(search.options, setting, low, search.options["seed"]))
+    least = len(ledger.rows) * (LEAST_REPEATS if search.repeatable else 1)
+    if least > search.max_requests:
+        raise InputError(
+            f"--max-requests {search.max_requests:,}: to judge a rate takes {least:,} requests at least, "
+            f"with {len(ledger.rows):,} in the ledger"
+        )
+    if search.server is not None and ledger.rows:
+        span_s = max(row.arrival_ns or 0 for row in ledger.rows) / NS_PER_S
+        most = search.max_requests // len(ledger.rows) if search.repeatable else 1
+        each = least // len(ledger.rows)
+        tell(
+            f"a rate takes from {each} runs ({_time(each * span_s)} at {float(low):g} req/s, the slowest) "
+            f"to {most} ({_time(most * span_s)})"
+        )
 
 
-def _repeats(
-    search: Search, setting: Setting, rate: Fraction, seeds: Sequence[int], out: Path, each: Map
-) -> list[Repeat]:
-    if search.server is None:
-        return list(each(partial(_simulate, dict(search.options), search.requirements, setting, rate), seeds))
-    return [_measure(search, setting, rate, seed, out) for seed in seeds]
+def _time(s: float) -> str:
+    return f"{s:.0f} s" if s < 120 else f"{s / 60:.0f} min" if s < 7_200 else f"{s / 3_600:.0f} h"
+
+
+def judge_rate(search: Search, setting: Setting, rate: Fraction, runs: Path, each: Map) -> Candidate:
+    """The verdict on one rate; what is measured for it goes below `runs`."""
+
+    def run(numbers: range) -> list[Repeat]:
+        seeds = [search.options["seed"] + k for k in numbers]
+        if search.server is None:
+            work = partial(_simulate, dict(search.options), search.requirements, setting, rate)
+            return list(each(work, seeds))
+        return [_measure(search, setting, rate, seed, runs) for seed in seeds]
+
+    return trial(
+        float(rate), search.requirements, search.confidence, search.max_requests, run, draws=search.repeatable
+    )
 
 
 def _simulate(
@@ -117,11 +138,17 @@ def _simulate(
     return repeat_of(requirements, seen.requests, seen.t_obs_ns)
 
 
-def _measure(search: Search, setting: Setting, rate: Fraction, seed: int, out: Path) -> Repeat:
+def _measure(search: Search, setting: Setting, rate: Fraction, seed: int, runs: Path) -> Repeat:
     assert search.server is not None
     at = options_at(search.options, setting, rate, seed)
-    directory = out / "runs" / f"{float(rate):g}-{seed}"
+    directory = runs / f"{float(rate):.12g}-{seed}"
     seen = measured_rows(at, search.server, directory)
     if not search.keep_runs:
-        shutil.rmtree(directory.parent)
-    return repeat_of(search.requirements, seen.requests, seen.t_obs_ns, client_limited=seen.client_limited)
+        shutil.rmtree(directory)
+    return repeat_of(
+        search.requirements,
+        seen.requests,
+        seen.t_obs_ns,
+        lost=seen.without_row,
+        client_limited=seen.client_limited,
+    )

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from ledgers.errors import InputError
 from ledgers.options import window_from
 from ledgers.requirements import needs_slo
 from ledgers.rows import encode
 from ledgers.rundir import default_path, make_empty, tool_version, write_json
-from reports.find import Search, check
+from reports.find import Found, Search, check
 from reports.find import find as find_rate
 from reports.find_text import find_text
 from reports.grid import AUTO, label, settings
 from reports.points import Server
 from reports.pool import cores, pool
 from reports.show import say
+from reports.trial import Candidate
 
 INTERRUPTED = 130
+RATES_FILE = "rates.jsonl"
+MOST_SIMULATED, MOST_MEASURED = 200_000, 20_000  # requests for one rate
 
 
 def find(
@@ -30,15 +37,19 @@ def find(
     search = _search(options, server)
     check(search)
     out = make_empty(options["out"] or default_path("find", options["ledger"] or "made"))
-    found = []
-    with pool(1 if server else options["jobs"] or cores()) as each:
-        for setting in settings(axes):
-            try:
-                found.append(find_rate(search, setting, label(setting, axes), out, each, tell))
-            except KeyboardInterrupt:
-                tell(f"interrupted: {len(found)} settings were answered; see {out}")
-                raise
-            _save(search, found, out)
+    found: list[Found] = []
+    try:
+        with pool(1 if server else options["jobs"] or cores()) as each:
+            for place, setting in enumerate(settings(axes)):
+                judged = partial(_add, out / RATES_FILE, place)
+                runs = out / "runs" / str(place)
+                found.append(find_rate(search, setting, label(setting, axes), runs, each, tell, judged))
+                _save(search, found, out)
+    except KeyboardInterrupt:
+        tell(f"interrupted: {len(found)} settings were answered; {out / RATES_FILE} has every rate judged")
+        return INTERRUPTED
+    if not search.keep_runs:
+        shutil.rmtree(out / "runs", ignore_errors=True)
     if options["as_json"]:
         click.echo(encode({"path": str(out), "settings": found}))
     elif not options["quiet"]:
@@ -47,7 +58,16 @@ def find(
     return 4 if "open" in verdicts else 1 if set(verdicts) == {"never"} else 0
 
 
-def _save(search: Search, found: list[Any], out: Any) -> None:
+def _add(path: Path, setting: int, candidate: Candidate) -> None:
+    """So that a search that is stopped leaves what it has found."""
+    try:
+        with path.open("ab") as file:
+            file.write(encode({"setting": setting, **msgspec.structs.asdict(candidate)}) + b"\n")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+def _save(search: Search, found: list[Found], out: Path) -> None:
     write_json(
         out / "find.json",
         {
@@ -76,15 +96,19 @@ def _search(options: dict[str, Any], server: Server | None) -> Search:
         raise InputError("--repeats: --find repeats as often as it needs, up to --max-requests")
     rates = options["request_rate"]
     given = None if rates in (None, AUTO) else (rates[0], rates[-1])
-    if given and given[0] == given[1]:
+    if given and len(rates) != 2:
         raise InputError("--request-rate: --find needs the lowest and the highest rate to try, as in 1,20")
+    if options["keep_runs"] and server is None:
+        raise InputError(
+            "--keep-runs: a search keeps runs that it measures (--mock, --base-url), no simulated"
+        )
     return Search(
         options={**options, "request_rate": None},
         requirements=requirements,
         rates=given,
         resolution=options["resolution"],
         confidence=options["confidence"],
-        max_requests=options["max_requests"],
+        max_requests=options["max_requests"] or (MOST_MEASURED if server else MOST_SIMULATED),
         server=server,
         keep_runs=options["keep_runs"],
     )

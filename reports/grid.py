@@ -21,7 +21,7 @@ AUTO = "auto"
 MOST_VALUES = 1_000  # of one flag
 AXES = ("policy", "max_batch", "max_wait", "hardware")
 AUTO_SHARES = tuple(Fraction(tenths, 10) for tenths in range(1, 13))
-_DIGITS = 3  # of a rate that was not given
+DIGITS = 3  # of a rate that was not given
 Setting = dict[str, Any]
 """Options by name, in place of those that the command has."""
 
@@ -130,6 +130,6 @@ def auto_rates(capacity_rps: float) -> list[Fraction]:
     return sorted({rounded(float(share) * capacity_rps) for share in AUTO_SHARES})
 
 
-def rounded(rate: float) -> Fraction:
+def rounded(rate: float, digits: int = DIGITS) -> Fraction:
     """A rate with as many digits as anybody would give it."""
-    return exact(f"{rate:.{_DIGITS}g}")
+    return exact(f"{rate:.{digits}g}")

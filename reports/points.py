@@ -70,10 +70,14 @@ KEPT_BY_CLASS = (
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The requests of one run, to its end, and whether the load generator did its part."""
+    """The requests of one run, to its end, and whether the load generator did its part.
+
+    Of `without_row` more requests no row tells.
+    """
 
     requests: Observations
     t_obs_ns: int
+    without_row: int = 0
     client_limited: bool = False
 
 
@@ -200,9 +204,9 @@ def measured_point(options: Options, server: Server, directory: Path) -> dict[st
 def measured_rows(options: Options, server: Server, directory: Path) -> Seen:
     """The requests of a measured run."""
     with measured(options, server, directory) as path:
-        run, limited = Run(path), read_summary(path)["client"]["client_limited"]
+        run, summary = Run(path), read_summary(path)
         seen = Observations(run.info.config.slo)
         for row in run.rows():
             seen.add(row)
     t_obs_ns = seen.window_ns(run.info.config.tail_s, not run.info.complete or run.info.interrupted)
-    return Seen(seen, t_obs_ns, limited)
+    return Seen(seen, t_obs_ns, summary["without_row"], summary["client"]["client_limited"])

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from math import sqrt
+from math import ceil, log10, sqrt
 from typing import Literal
 
 import msgspec
 
-from reports.grid import rounded
+from reports.grid import DIGITS, rounded
 
 Verdict = Literal["kept", "missed", "open"]
 Verdicts = Mapping[Fraction, Verdict]
@@ -39,15 +39,21 @@ class Answer(msgspec.Struct, frozen=True):
 
 def next_rate(verdicts: Verdicts, low: Fraction, high: Fraction, resolution: float) -> Fraction | None:
     """The next rate to try between the two; None if there is nothing more to learn."""
+    digits = digits_for(resolution)
     for end in (low, high):
         if end not in verdicts:
             return end
     if len(verdicts) >= MOST_RATES:
         return None
-    return _between(verdicts, resolution) or _check(verdicts, low, high)
+    return _between(verdicts, resolution, digits) or _check(verdicts, low, high, digits)
 
 
-def _between(verdicts: Verdicts, resolution: float) -> Fraction | None:
+def digits_for(resolution: float) -> int:
+    """Of a rate, so that neighbours are at most half the resolution apart."""
+    return max(DIGITS, ceil(1 + log10(2 / resolution)))
+
+
+def _between(verdicts: Verdicts, resolution: float, digits: int) -> Fraction | None:
     """The middle of the gap above the highest kept, else of that below the lowest missed, if too wide."""
     kept, missed = highest_kept(verdicts), lowest_missed(verdicts)
     gaps = []
@@ -56,18 +62,18 @@ def _between(verdicts: Verdicts, resolution: float) -> Fraction | None:
     if missed is not None:
         gaps.append((max((rate for rate in verdicts if rate < missed), default=missed), missed))
     for below, above in gaps:
-        middle = rounded(sqrt(below * above))
+        middle = rounded(sqrt(below * above), digits)
         if above / below > 1 + resolution and middle not in verdicts and below < middle < above:
             return middle
     return None
 
 
-def _check(verdicts: Verdicts, low: Fraction, high: Fraction) -> Fraction | None:
+def _check(verdicts: Verdicts, low: Fraction, high: Fraction, digits: int) -> Fraction | None:
     """A rate further away on either side, to see that it is as it seems."""
     kept, missed = highest_kept(verdicts), lowest_missed(verdicts)
     wanted = [kept * factor for factor in CHECKS_BELOW] if kept is not None else []
     wanted += [missed * factor for factor in CHECKS_ABOVE] if missed is not None else []
-    for rate in map(rounded, map(float, wanted)):
+    for rate in (rounded(float(each), digits) for each in wanted):
         if low < rate < high and not _tried_nearby(verdicts, rate):
             return rate
     return None
@@ -99,6 +105,6 @@ def answer(verdicts: Verdicts, resolution: float) -> Answer:
     elif missed is None:
         word = "open" if unknown else "always"
     else:
-        word = "found" if missed / kept <= 1 + resolution + 0.005 else "open"  # rates are rounded
+        word = "found" if missed / kept <= 1 + resolution else "open"
     rate, failed = (None if found is None else float(found) for found in (kept, missed))
     return Answer(word, rate, failed, unknown, above)

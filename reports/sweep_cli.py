@@ -37,6 +37,7 @@ LISTED = {
     "hardware": ("LIST", names(), "Modelled machines: names or TOML files."),
 }
 """The shared flags of which a sweep takes several values: what they look like, how they are read."""
+OF_ONE_RUN = ("warmup", "cooldown")
 SERVERS_OWN = (*AXES, "prefill_chunk", "classes", "max_queue", "max_model_len", "tick")
 
 EXAMPLE = """
@@ -49,11 +50,13 @@ Examples:
 
 
 def listed(command: click.Command) -> click.Command:
-    """Has the shared flags read lists."""
+    """Has the shared flags read lists, and does not offer what a sweep refuses."""
     for param in command.params:
         if param.name in LISTED and isinstance(param, click.Option):
             param.type = click.STRING
             param.metavar, param.callback, param.help = LISTED[param.name]
+        if param.name in OF_ONE_RUN and isinstance(param, click.Option):
+            param.hidden = True
     return command
 
 
@@ -110,10 +113,8 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option(
     "--max-requests",
     type=click.IntRange(1),
-    default=200_000,
-    show_default=True,
     metavar="N",
-    help="With --find: judge a rate by at most so many requests.",
+    help="With --find: judge a rate by at most so many requests.  [default: 200,000; measured 20,000]",
 )
 @click.option("--keep-runs", is_flag=True, help="Leave the run directory of each point below runs/ of --out.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to make, or to go on with.")
@@ -130,6 +131,7 @@ def sweep(**options: Any) -> int:
     server = _server(options)
     axes = _axes(options)
     _check_ledger(options)
+    _check_trim(options)
     _check_find(options)
     if options["find"]:
         from reports.find_cli import find
@@ -154,6 +156,7 @@ def sweep(**options: Any) -> int:
 
 def _show(wanted: Sweep, directory: SweepDirectory, options: dict[str, Any]) -> None:
     found = curves(wanted, directory.done)
+    directory.keep_curves(found)
     if options["as_json"]:
         click.echo(encode({"path": str(directory.path), **directory.settings, "curves": found}))
     elif not options["quiet"]:
@@ -233,6 +236,13 @@ def _check_ledger(options: dict[str, Any]) -> None:
     source = options["ledger"]
     if source not in (None, "toy") and Path(source).exists() and not Path(source).is_file():
         raise InputError(f"{source}: is read for each rate, so it must be a file")
+
+
+def _check_trim(options: dict[str, Any]) -> None:
+    """InputError for what only some figures of a sweep would be without."""
+    for name in OF_ONE_RUN:
+        if options[name] is not None:
+            raise InputError(f"--{name}: is for the figures of one run (simulate, run, report), no sweep's")
 
 
 def _check_find(options: dict[str, Any]) -> None:

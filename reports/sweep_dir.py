@@ -1,5 +1,7 @@
 """The directory of a sweep: `sweep.json` says what it is, `points.jsonl` has a line for each point done.
 
+When all are, `curves.json` has the curve of each setting with its knee.
+
 Points are appended in the order of the grid, each with one write to the kernel, so that a sweep killed at any
 moment has every point that it finished, and the same command goes on behind them.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,10 @@ import msgspec
 from ledgers.errors import InputError
 from ledgers.rows import encode
 from ledgers.rundir import make_empty, write_json
+from reports.curves import Curve
 
 SCHEMA = 1
-SWEEP_FILE, POINTS_FILE = "sweep.json", "points.jsonl"
+SWEEP_FILE, POINTS_FILE, CURVES_FILE = "sweep.json", "points.jsonl", "curves.json"
 
 
 class SweepDirectory:
@@ -46,6 +50,9 @@ class SweepDirectory:
         except OSError as error:
             raise InputError(f"{self.path / POINTS_FILE}: {error.strerror}") from None
         self.done.append(record)
+
+    def keep_curves(self, curves: Sequence[Curve]) -> None:
+        write_json(self.path / CURVES_FILE, {"schema": SCHEMA, "kind": "curves", "curves": curves})
 
     def close(self) -> None:
         os.close(self._file)

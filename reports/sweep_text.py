@@ -7,8 +7,8 @@ from math import floor, log10
 from pathlib import Path
 from typing import Any
 
-from reports.curves import TAILS, Curve, Load
-from reports.text import DASH, WIDTH, number, table, wrapped
+from reports.curves import METRICS, TAILS, Curve, Load
+from reports.text import DASH, RESTS, WIDTH, number, table, wrapped
 
 MOST_CURVES = 6  # that are shown one by one
 BAR_WIDTH, AXIS_WIDTH = 28, 34
@@ -46,7 +46,7 @@ def _load_table(curve: Curve, slo_given: bool) -> str:
         if slo_given:
             attained = DASH if load.attainment is None else f"{load.attainment:.0%}"
             cells += [number(load.goodput_rps), attained]
-        cells += [_tails(found) for found in (load.ttft_ms, load.tpot_ms, load.e2e_ms)]
+        cells += [_tails(getattr(load, name), load.rests_on_largest[name]) for name in METRICS]
         rows.append([cells[0] + _marks(curve, place), *cells[1:]])
     return table(columns, rows)
 
@@ -62,8 +62,11 @@ def _rate(load: Load) -> str:
     return DASH if rate is None else f"{rate:.4g}"
 
 
-def _tails(found: dict[str, float] | None) -> str:
-    return DASH if found is None else "/".join(short(found[tail]) for tail in TAILS)
+def _tails(found: dict[str, float] | None, resting: Sequence[str]) -> str:
+    """With a mark where a percentile is no more than the largest value."""
+    if found is None:
+        return DASH
+    return "/".join(short(found[tail]) + "*" * (tail in resting) for tail in TAILS)
 
 
 def short(ms: float) -> str:
@@ -155,6 +158,8 @@ def _notes(curves: Sequence[Curve], slo_given: bool) -> list[str]:
         lines += wrapped(f"k {KNEE_RULE}{more}", then="  ")
     if any(load.censored for load in loads):
         lines += wrapped("† not all completed in the window: the tails are over those that did", then="  ")
+    if any(any(load.rests_on_largest.values()) for load in loads):
+        lines += wrapped(f"{RESTS} of a run: too few for that percentile", then="  ")
     if any(load.client_limited for load in loads):
         lines += wrapped("! the load generator was the limit: these loads prove nothing", then="  ")
     repeats = max(load.repeats for load in loads)

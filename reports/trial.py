@@ -1,30 +1,34 @@
 """Whether one rate keeps what is required, and how sure that is, from one repeat after another. Pure.
 
 A requirement on a share of the requests is kept when Wilson's interval lies above the share that is needed,
-and missed when it lies below it; requests that queue behind one another are not independent, so the interval
-is that of the effective number of them (`ledgers.intervals`). Means and rates have Student's interval between
-repeats. Looking again and again until an interval happens to be on one side would be wrong more often than it
-says: the k-th look may be wrong with a probability of α/(k(k + 1)), which sums to α over all of them.
+and missed when it lies below it. Requests that queue behind one another are not independent, and near the
+limit of a server no part of a run is independent of the next; whole runs of other draws are. So the interval
+is that of the effective number of requests, by how far the repeats scatter (`ledgers.intervals`), and fewer
+than four repeats show nothing. Means and rates have Student's interval between repeats. Looking again and
+again until an interval happens to be on one side would be wrong more often than it says: the k-th look may be
+wrong with a probability of α/(k(k + 1)), which sums to α over all of them.
 
 A queue that grows keeps any limit until it has grown enough. So a rate is kept only if the requests of the
-second half of the arrivals keep the requirement as well, and if the number in flight grew in that half by no
-more than 1 % of what arrived in it; it is missed where it is certain that it grew by more.
+second half of the arrivals keep the requirement as well, and if it is as sure that the number in flight grew
+in that half by no more than 1 % of what arrived in it; it is missed where it is sure that it grew by more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import fsum, sqrt
 
 import msgspec
 
-from ledgers.intervals import mean_interval, normal_quantile, share_of_batches
+from ledgers.intervals import Interval, effective_n, mean_interval, normal_quantile, wilson_share
 from ledgers.metrics import Observations
 from ledgers.requirements import Requirement, goods, judge, members
 from ledgers.rows import Outcome
 from reports.search import Verdict
 
+LEAST_REPEATS = 4
 MOST_GROWTH = 0.01  # of the arrivals, in the second half of them
+TOO_FEW = f"fewer than {LEAST_REPEATS} different runs"
 
 
 class Repeat(msgspec.Struct, frozen=True):
@@ -70,15 +74,23 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def repeat_of(
-    requirements: Sequence[Requirement], seen: Observations, t_obs_ns: int, *, client_limited: bool = False
+    requirements: Sequence[Requirement],
+    seen: Observations,
+    t_obs_ns: int,
+    *,
+    lost: int = 0,
+    client_limited: bool = False,
 ) -> Repeat:
-    """One run as the requirements see it. InputError if one of them does not fit its requests."""
+    """One run as the requirements see it. InputError if one of them does not fit its requests.
+
+    `lost` requests left no row: they are misses, of any class, and the last ones.
+    """
     statuses = seen.statuses(t_obs_ns)
-    figures = judge(requirements, seen, t_obs_ns)
+    figures = judge(requirements, seen, t_obs_ns, lost=lost)
     growth, chance = _growth(seen, statuses)
     return Repeat(
-        requests=len(seen),
-        flags=[_flags(requirement, seen, statuses) for requirement in requirements],
+        requests=len(seen) + lost,
+        flags=[_flags(requirement, seen, statuses, lost) for requirement in requirements],
         values=[judged.value for judged in figures],
         growth=growth,
         chance=chance,
@@ -86,13 +98,13 @@ def repeat_of(
     )
 
 
-def _flags(requirement: Requirement, seen: Observations, statuses: list[Outcome]) -> bytes | None:
+def _flags(requirement: Requirement, seen: Observations, statuses: list[Outcome], lost: int) -> bytes | None:
     if requirement.share is None:
         return None
     indices = members(requirement, seen)
     origins = seen.at("origin", indices)
     order = [i for _, i in sorted((origin or 0, i) for origin, i in zip(origins, indices, strict=True))]
-    return bytes(goods(requirement, seen, statuses, order))
+    return bytes(goods(requirement, seen, statuses, order)) + bytes(lost)
 
 
 def _growth(seen: Observations, statuses: list[Outcome]) -> tuple[float, float]:
@@ -108,6 +120,32 @@ def _growth(seen: Observations, statuses: list[Outcome]) -> tuple[float, float]:
     half, end = flight.at(arrivals[middle - 1]), flight.at(arrivals[-1])
     between = len(arrivals) - middle
     return (end - half) / between, sqrt(end + half) / between
+
+
+def trial(
+    rate: float,
+    requirements: Sequence[Requirement],
+    confidence: float,
+    most_requests: int,
+    run: Callable[[range], Sequence[Repeat]],
+    *,
+    draws: bool = True,
+) -> Candidate:
+    """Twice as many repeats at each look, until there is a verdict or there are no more requests.
+
+    `run` gives the repeats of these numbers. Where it does not draw, one shows what all would.
+    """
+    repeats: list[Repeat] = []
+    look, wanted = 1, LEAST_REPEATS if draws else 1
+    while True:
+        repeats += run(range(len(repeats), wanted))
+        found = verdict_of(rate, requirements, repeats, look, confidence)
+        left = most_requests - found.requests
+        more = min(len(repeats), left // max(1, repeats[0].requests))
+        limited = any(repeat.client_limited for repeat in repeats)
+        if found.verdict != "open" or not draws or more < 1 or limited:
+            return found
+        look, wanted = look + 1, len(repeats) + more
 
 
 def verdict_of(
@@ -128,24 +166,29 @@ def _verdict(
 ) -> tuple[Verdict, str]:
     if any(repeat.client_limited for repeat in repeats):
         return "open", "the load generator was the limit"
+    if len(repeats) < LEAST_REPEATS:
+        return "open", TOO_FEW
     if missed := [each for each in evidence if each.verdict == "missed"]:
         return "missed", missed[0].requirement
-    if _grows(repeats, sure):
+    low, high = _growth_limits(repeats, sure)
+    if low > MOST_GROWTH:
         return "missed", f"the queue grows, by {growth:.1%} of the arrivals"
     if unsure := [each for each in evidence if each.verdict == "open"]:
         return "open", unsure[0].requirement
-    if growth > MOST_GROWTH:
-        return "open", f"the number in flight still grew, by {growth:.1%} of the arrivals"
+    if high > MOST_GROWTH:
+        return "open", f"the number in flight may still grow, by up to {high:.1%} of the arrivals"
     return "kept", ""
 
 
-def _grows(repeats: Sequence[Repeat], sure: float) -> bool:
-    """Beyond chance, of which a few repeats that happen to agree say too little."""
+def _growth_limits(repeats: Sequence[Repeat], sure: float) -> Interval:
+    """Student's interval between repeats, and no shorter than chance has it.
+
+    For a few repeats of whole numbers may happen to agree.
+    """
     k, values = len(repeats), [repeat.growth for repeat in repeats]
-    if k < 2:
-        return False
+    mean, (low, high) = fsum(values) / k, mean_interval(values, sure)
     chance = normal_quantile(sure) * sqrt(fsum(repeat.chance**2 for repeat in repeats)) / k
-    return min(mean_interval(values, sure)[0], fsum(values) / k - chance) > MOST_GROWTH
+    return min(low, mean - chance), max(high, mean + chance)
 
 
 def _evidence(requirement: Requirement, i: int, repeats: Sequence[Repeat], sure: float) -> Evidence:
@@ -153,27 +196,40 @@ def _evidence(requirement: Requirement, i: int, repeats: Sequence[Repeat], sure:
     of_shares = [each for each in flags if each is not None]
     if requirement.share is None:
         return _of_values(requirement, [repeat.values[i] for repeat in repeats], repeats, sure)
-    everyone = b"".join(of_shares)
-    late = b"".join(each[len(each) // 2 :] for each in of_shares)
+    late = [each[len(each) // 2 :] for each in of_shares]
     needed = float(requirement.share)
-    found, of_late = share_of_batches(everyone, sure), share_of_batches(late, sure)
-    second_half = sum(late) / len(late) if late else None
-    low, high = (found.low, found.high) if found else (None, None)
-    late_missed = of_late is not None and _side(None, of_late.high, needed, strict=False) == "missed"
+    value, low, high, worth = _share(of_shares, sure)
+    second_half, _, most_late, _ = _share(late, sure)
+    late_missed = _side(None, most_late, needed, strict=False) == "missed"
     verdict = _side(low, high, needed, requirement.strict and not requirement.statistic)
     if verdict == "kept" and (second_half is None or second_half < needed):
         verdict = "open"
     return Evidence(
         requirement=requirement.text,
         needed=needed,
-        value=sum(everyone) / len(everyone) if everyone else None,
+        value=value,
         low=low,
         high=high,
-        n=len(everyone),
-        worth=found.effective_n if found else None,
+        n=sum(map(len, of_shares)),
+        worth=worth,
         second_half=second_half,
         verdict="missed" if late_missed else verdict,
     )
+
+
+def _share(
+    flags: Sequence[bytes], sure: float
+) -> tuple[float | None, float | None, float | None, float | None]:
+    """The share of all, its limits, and how many independent requests they are worth, by repeats."""
+    shares = [sum(each) / len(each) for each in flags if each]
+    if not shares:
+        return None, None, None, None
+    n = sum(map(len, flags))
+    share = sum(map(sum, flags)) / n
+    if len(shares) < LEAST_REPEATS:
+        return share, None, None, None
+    worth = effective_n(shares, n, sure)
+    return share, *wilson_share(share, worth, sure), worth
 
 
 def _side(low: float | None, high: float | None, needed: float, strict: bool) -> Verdict:
@@ -191,7 +247,7 @@ def _of_values(
     needed = float(requirement.limit) / (1e6 if below else 1)
     known = [value for value in values if value is not None]
     beyond = len(known) < len(values)  # a request never ended
-    low, high = mean_interval(known, sure) if len(known) >= 2 else (None, None)
+    low, high = mean_interval(known, sure) if len(known) >= LEAST_REPEATS else (None, None)
     verdict: Verdict = "missed" if beyond else _side(low, high, needed, requirement.strict)
     if below and not beyond:
         verdict = _side(high and -high, low and -low, -needed, requirement.strict)

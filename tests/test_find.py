@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from math import exp
+from math import exp, log, sqrt
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
+from ledgers.metrics import Observations
+from ledgers.options import ledger_from
 from ledgers.requirements import parse_requirement
+from ledgers.rows import RequestRow
+from ledgers.settings import Slo
+from reports.points import Seen, simulated
 from reports.search import Verdict, answer, next_rate
-from reports.trial import Repeat, verdict_of
-from tests.conftest import refused, tokentick
-from tests.test_sweep import M_D_1, ONE_SERVER
+from reports.sweep_cli import sweep
+from reports.trial import Repeat, repeat_of, trial, verdict_of
+from tests.conftest import COMMAND, json_lines, refused, tokentick
+from tests.test_sweep import M_D_1, MADE, ONE_SERVER
 
+COMPLETED: dict[str, Any] = {"prompt_tokens": 1, "output_tokens": 1, "outcome": "completed"}
 LOW, HIGH = Fraction(1), Fraction(100)
 
 
@@ -88,15 +102,20 @@ def repeat(
 @pytest.mark.parametrize(
     ("repeats", "verdict"),
     [
-        ([repeat(990, 1_000)], "kept"),
-        ([repeat(900, 1_000)], "missed"),
-        ([repeat(952, 1_000)], "open"),
-        ([repeat(20, 20)], "open"),
-        ([repeat(970, 1_000, late_misses=True)], "open"),
-        ([repeat(1_000, 1_000, growth=0.05)], "open"),
+        ([repeat(990, 1_000)] * 4, "kept"),
+        ([repeat(900, 1_000)] * 4, "missed"),
+        ([repeat(952, 1_000)] * 4, "open"),
+        ([repeat(1_000, 1_000)] * 3, "open"),
+        ([repeat(0, 1_000)] * 3, "open"),
+        ([repeat(good, 1_000) for good in (1_000, 1_000, 1_000, 900)], "open"),
+        ([repeat(20, 20)] * 4, "open"),
+        ([repeat(970, 1_000, late_misses=True)] * 4, "open"),
+        ([repeat(1_000, 1_000, growth=g) for g in (0.05, 0.01, 0.03, 0.04)], "open"),
         ([repeat(1_000, 1_000, growth=g) for g in (0.05, 0.051, 0.049, 0.05)], "missed"),
-        ([repeat(1_000, 1_000, growth=0.02, chance=0.02)] * 2, "open"),
-        ([repeat(1_000, 1_000, growth=g) for g in (0.05, -0.05, 0.03, -0.04)], "kept"),
+        ([repeat(1_000, 1_000, growth=0.02, chance=0.02)] * 4, "open"),
+        ([repeat(1_000, 1_000, growth=0.0, chance=0.02)] * 4, "open"),
+        ([repeat(1_000, 1_000, growth=g) for g in (0.05, -0.05, 0.03, -0.04)], "open"),
+        ([repeat(1_000, 1_000, growth=g) for g in (0.002, -0.002, 0.001, -0.001)], "kept"),
     ],
 )
 def test_a_verdict_needs_its_interval_on_one_side(repeats: list[Repeat], verdict: str) -> None:
@@ -108,7 +127,7 @@ def test_a_verdict_needs_its_interval_on_one_side(repeats: list[Repeat], verdict
 def test_a_later_look_must_be_surer() -> None:
     """So that looking often enough does not make a verdict of chance."""
     requirement = parse_requirement("e2e.p95<=100")
-    looks = [verdict_of(1.0, [requirement], [repeat(1_930, 2_000)], look, 0.95) for look in (1, 8)]
+    looks = [verdict_of(1.0, [requirement], [repeat(1_930, 2_000)] * 4, look, 0.95) for look in (1, 8)]
     lows = [found.evidence[0].low or 0 for found in looks]
     assert lows[0] > lows[1]
 
@@ -140,12 +159,171 @@ def test_an_unstable_queue_keeps_nothing_however_lenient_the_limit(tmp_path: Pat
 
 
 def test_what_sixteen_requests_cannot_show_is_not_shown(tmp_path: Path) -> None:
-    """The toy's arrivals are not drawn, so more of them show nothing new."""
+    """The toy's arrivals are not drawn, so there is one run only, and nothing to judge a rate by."""
     arguments = ("toy", "--find", "--request-rate", "1,20", "--require", "attainment>=0.95")
     made = tokentick("sweep", *arguments, "--out", "found", cwd=tmp_path)
     assert made.returncode == 4
-    assert "not resolvable in 16 requests: attainment>=0.95" in made.stdout
+    said = " ".join(made.stdout.split())
+    assert "not resolvable in 16 requests: fewer than 4 different runs; nothing here is drawn" in said
     assert max(map(len, made.stdout.splitlines())) <= 80
+
+
+def m_d_1(rho: float, limit: float, seed: int, *, n: int = 300, before: int = 0) -> Repeat:
+    """A run of one server that takes 1 for each (Lindley): who waits no longer than the limit, what piles up.
+
+    The first `before` requests are not looked at.
+    """
+    random = Random(seed)
+    now = wait = 0.0
+    arrivals: list[float] = []
+    ends: list[float] = []
+    flags = bytearray()
+    for _ in range(before + n):
+        gap = random.expovariate(rho)
+        now, wait = now + gap, max(0.0, wait + 1 - gap) if arrivals else 0.0
+        arrivals.append(now)
+        ends.append(now + wait + 1)
+        flags.append(wait <= limit)
+    half, end = (bisect_right(arrivals, t) - bisect_right(ends, t) for t in (arrivals[before + n // 2], now))
+    grown, chance = (end - half) / (n // 2), sqrt(end + half) / (n // 2)
+    return Repeat(n, [bytes(flags[before:])], [None], grown, chance)
+
+
+def verdicts_of(
+    rho: float, share: float, limit: float, searches: int, *, settled: bool = False
+) -> Counter[str]:
+    """How often each verdict comes out of so many searches of up to 16 repeats.
+
+    A `settled` queue is looked at after 200 requests, and known not to grow: its share alone decides.
+    """
+    wanted = [parse_requirement(f"queue_delay.p{share}<=1")]
+    found: Counter[str] = Counter()
+    for search in range(searches):
+        seeds = 1_000 * search
+
+        def run(numbers: range, seeds: int = seeds) -> list[Repeat]:
+            runs = [m_d_1(rho, limit, seeds + k, before=200 * settled) for k in numbers]
+            return [
+                msgspec.structs.replace(each, growth=0.0, chance=0.0) if settled else each for each in runs
+            ]
+
+        found[trial(rho, wanted, 0.95, 16 * 300, run).verdict] += 1
+    return found
+
+
+def test_an_overloaded_rate_is_not_kept() -> None:
+    """5 % more arrives than can leave: 0 of 100 searches take it for a rate that can be kept."""
+    found = verdicts_of(1.05, 95, float("inf"), 100)
+    assert found["kept"] <= 2
+    assert found["missed"] >= 20
+
+
+def test_a_rate_is_kept_that_a_server_bears() -> None:
+    """Half of what can leave arrives, and 3 of 4 wait no longer than 1: P(W <= 1) = 0.5·exp(0.5) = 0.82."""
+    assert verdicts_of(0.5, 75, 1.0, 30)["kept"] >= 15
+
+
+@pytest.mark.parametrize("aim", [-1e-6, 1e-6])
+def test_verdicts_are_wrong_no_more_often_than_they_say(aim: float) -> None:
+    """What is needed is a hair beside the truth, so that every verdict on one side is wrong.
+
+    P(W <= x) = (1 − ρ)·exp(ρx) for x up to a service: 40 % at x = ln(2)/0.8. Of a queue that has settled.
+    """
+    found = verdicts_of(0.8, 40 + aim, log(2) / 0.8, 200, settled=True)
+    assert found["kept" if aim > 0 else "missed"] <= 10  # 5 %, of both sides together
+
+
+def test_digits_of_a_rate_are_fine_enough_for_the_resolution() -> None:
+    found = answer(searched(lambda rate: "kept" if rate <= 10.237 else "missed", 0.001), 0.001)
+    assert found.verdict == "found"
+    assert found.rate is not None
+    assert found.missed is not None
+    assert found.rate <= 10.237 < found.missed <= found.rate * 1.001
+
+
+def test_a_client_that_was_the_limit_once_leaves_a_rate_open() -> None:
+    """In whichever repeat: no more are made, for they would prove nothing."""
+    made: list[int] = []
+
+    def run(numbers: range) -> list[Repeat]:
+        made.extend(numbers)
+        return [msgspec.structs.replace(repeat(990, 1_000), client_limited=k == 1) for k in numbers]
+
+    found = trial(1.0, [parse_requirement("e2e.p95<=100")], 0.95, 100_000, run)
+    assert (found.verdict, found.reason) == ("open", "the load generator was the limit")
+    assert made == [0, 1, 2, 3]
+
+
+def test_requests_without_a_row_are_misses() -> None:
+    """3 of 4 rows in time and 4 requests of which no row tells: 3 of 8, the lost ones in the second half."""
+    seen = Observations(Slo())
+    for k in range(4):
+        ends = 10_000_000 * (k + 1 if k < 3 else 100)
+        seen.add(RequestRow(**COMPLETED, id=str(k), arrival_ns=k, end_ns=ends, last_token_ns=ends))
+    found = repeat_of([parse_requirement("e2e.p95<=100")], seen, 10**10, lost=4)
+    assert (found.requests, found.flags) == (8, [b"\1\1\1\0\0\0\0\0"])
+    assert repeat_of([parse_requirement("e2e.mean<=100")], seen, 10**10, lost=4).values == [None]
+
+
+def test_a_measured_search_keeps_every_run(tmp_path: Path) -> None:
+    """Of a mock server on the real clock: four runs of a rate at least, whose files stay when asked for."""
+    lengths = (
+        "--num-prompts",
+        "8",
+        "--random-input-len",
+        "10",
+        "--random-output-len",
+        "2",
+        "--tick",
+        "0.005",
+    )
+    bounds = ("--mock", "--keep-runs", "--request-rate", "40,80", "--max-requests", "32")
+    code, found = find(tmp_path, *lengths, *bounds, "--policy", "chunked", "--require", "e2e.p50<=60000")
+    assert code in (0, 4)
+    assert [(each["rate"], each["repeats"]) for each in found["candidates"]] == [(40.0, 4), (80.0, 4)]
+    runs = sorted((tmp_path / "found" / "runs" / "0").iterdir())
+    assert [run.name for run in runs] == [f"{rate}-{k}" for rate in (40, 80) for k in range(4)]
+    rows: list[list[Any]] = [json_lines(run / "measured" / "requests.jsonl") for run in runs]
+    assert [len(each) for each in rows] == [8] * 8
+
+
+def test_runs_of_two_settings_do_not_overwrite_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each measured run has a directory of its own, whatever its setting, rate and seed."""
+    directories: list[Path] = []
+
+    def measured(options: Any, server: Any, directory: Path) -> Seen:
+        directories.append(directory)
+        return simulated(options, ledger_from(options))
+
+    monkeypatch.setattr("reports.find.measured_rows", measured)
+    lengths = ["--num-prompts", "8", "--random-input-len", "10", "--random-output-len", "2"]
+    bounds = ["--mock", "--keep-runs", "--request-rate", "1,2", "--max-requests", "32", "--policy", "all"]
+    asked = ["--find", "--require", "e2e.p50<=60000", "--out", str(tmp_path / "found"), "--quiet"]
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    assert sweep.main([*lengths, *bounds, *asked], standalone_mode=False) in (0, 4)
+    assert len(directories) == len(set(directories)) > 16
+
+
+def test_an_interrupted_search_leaves_the_rates_it_has_judged(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of the only setting: exit code 130, one line, and a line for each rate."""
+    asked = ("--find", "--require", "ttft.p95<=800", "--resolution", "0.1%", "--jobs", "1", "--out", "found")
+    command = [*COMMAND, "sweep", *MADE, *asked]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    rates = tmp_path / "found" / "rates.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (rates.exists() and rates.read_bytes().count(b"\n") >= 1):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "rates.jsonl has every rate judged" in said
+    assert not (tmp_path / "found" / "find.json").exists()
+    judged: list[dict[str, Any]] = json_lines(rates)
+    assert {each["verdict"] for each in judged} <= {"kept", "missed", "open"}
+    assert all(each["setting"] == 0 and each["repeats"] >= 4 for each in judged)
 
 
 def test_a_class_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -21,6 +22,7 @@ prefill_tokens_per_tick = 1
 decode_slots = 1
 kv_budget_tokens = 1000
 """
+FIND = ("--find", "--require", "e2e.p95<=1500")
 ONE_SERVER = ("--hardware", "m_d_1.toml", "--policy", "immediate", "--max-batch", "1", "--max-wait", "0")
 
 
@@ -69,12 +71,35 @@ def test_kept_runs_are_run_directories(tmp_path: Path) -> None:
     assert found == [point["e2e_ms"] for point in points]
     (curve,) = json.loads(made.stdout)["curves"]
     assert [load["e2e_ms"]["p95"] for load in curve["loads"]] == [each["p95"] for each in found]
+    assert json.loads((tmp_path / "kept" / "curves.json").read_text())["curves"] == [curve]
+
+
+def test_tails_that_rest_on_the_largest_value_are_marked(tmp_path: Path) -> None:
+    """16 requests carry no p95 (20) and no p99 (100), 300 carry both; what the mark means is said once."""
+    few = sweep(tmp_path, "few", "toy", "--request-rate", "2,8").stdout
+    assert len(re.findall(r"\d/\d+\*/\d+\*", few)) >= 4
+    assert few.count("* rests on the largest sample") == 1
+    assert max(map(len, few.splitlines())) <= 80
+    assert "*" not in sweep(tmp_path, "many", *MADE, "--request-rate", "1,2").stdout
+
+
+@pytest.fixture(scope="module")
+def long_sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], bytes]:
+    """The flags of a sweep that takes a second or more, and the points that it leaves if nobody stops it."""
+    path = tmp_path_factory.mktemp("long")
+    flags = [*MADE, "--request-rate", "1:3:0.1", "--policy", "static,chunked", "--max-batch", "2,4"]
+    flags += ["--repeats", "2", "--jobs", "2"]
+    assert sweep(path, "whole", *flags).returncode == 0
+    return flags, (path / "whole" / "points.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_a_sweep_that_was_stopped_goes_on(swept: Path, tmp_path: Path, ending: signal.Signals) -> None:
+def test_a_sweep_that_was_stopped_goes_on(
+    long_sweep: tuple[list[str], bytes], tmp_path: Path, ending: signal.Signals
+) -> None:
     """After kill -9 or Ctrl-C, and half a line, the same command ends with the bytes of one that was not."""
-    arguments = [*GRID, "--repeats", "2", "--jobs", "2", "--out", "killed"]
+    flags, whole = long_sweep
+    arguments = [*flags, "--out", "killed"]
     command = [*COMMAND, "sweep", *arguments]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     points = tmp_path / "killed" / "points.jsonl"
@@ -83,15 +108,16 @@ def test_a_sweep_that_was_stopped_goes_on(swept: Path, tmp_path: Path, ending: s
         time.sleep(0.002)
     process.send_signal(ending)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode in (0, -signal.SIGKILL, 130)
+    assert process.returncode == (-signal.SIGKILL if ending == signal.SIGKILL else 130)
     assert "Traceback" not in said
-    done = points.read_bytes().count(b"\n")
+    done, all_points = points.read_bytes().count(b"\n"), whole.count(b"\n")
+    assert 4 <= done < all_points
     with points.open("ab") as file:
         file.write(b'{"point":')
     again = tokentick("sweep", *arguments, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert done == 40 or f"going on behind {done} of 40 points" in again.stderr
-    assert points.read_bytes() == (swept / "serial" / "points.jsonl").read_bytes()
+    assert f"going on behind {done} of {all_points} points" in again.stderr
+    assert points.read_bytes() == whole
 
 
 def test_another_sweep_is_not_mixed_in(swept: Path) -> None:
@@ -118,6 +144,12 @@ def test_another_sweep_is_not_mixed_in(swept: Path) -> None:
         (("--find", "--require", "e2e<=3"), "of which requests"),
         (("--find", "--require", "e2e.max<=3"), "no sample"),
         (("--find", "--require", "attainment>=0.9", "--preset", "busy", "--repeats", "2"), "--repeats"),
+        ((*FIND, "--request-rate", "1,5,20"), "lowest and the highest"),
+        ((*FIND, "--request-rate", "1,20", "--keep-runs"), "--keep-runs"),
+        ((*FIND, "--request-rate", "1,20", "--max-requests", "15"), "16 in the ledger"),
+        ((*FIND, "--request-rate", "1,20", "--arrival", "poisson", "--max-requests", "63"), "64 requests"),
+        ((*FIND, "--request-rate", "1,20", "--warmup", "1"), "--warmup"),
+        (("--cooldown", "1"), "--cooldown"),
         (("--require", "e2e.p95<=3"), "belongs to --find"),
         (("--base-url", "http://127.0.0.1:9", "--policy", "static"), "server's own"),
         (("--base-url", "http://127.0.0.1:9", "--request-rate", "auto"), "say the rates"),
@@ -173,4 +205,5 @@ def test_a_measured_sweep_has_the_mock_of_each_setting(tmp_path: Path) -> None:
     assert made.returncode in (0, 4), made.stderr  # 4 on a busy machine
     points: list[dict[str, Any]] = json_lines(tmp_path / "measured" / "points.jsonl")
     assert [point["completed"] for point in points] == [16, 16]
-    assert sorted(path.name for path in (tmp_path / "measured").iterdir()) == ["points.jsonl", "sweep.json"]
+    left = sorted(path.name for path in (tmp_path / "measured").iterdir())
+    assert left == ["curves.json", "points.jsonl", "sweep.json"]
