@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from heapq import heappop, heappush
 from textwrap import wrap
 from typing import Any
 
@@ -25,8 +23,8 @@ from ledgers.printable import printable
 from ledgers.rows import Outcome, RequestRow
 from ledgers.units import NS_PER_MS, NS_PER_S
 from loadgen.alone import reached
-from loadgen.bodies import Bodies
 from loadgen.health import Health
+from loadgen.outgoing import Outgoing
 from loadgen.pacing import FAR_NS, Places, Schedule
 from loadgen.patience import Limit, Patience, Retries
 from loadgen.prompts import RequestEncoder
@@ -39,8 +37,6 @@ from loadgen.turns import Later, Turns
 _OPEN_WITHIN_S = 2.0  # t0 waits no longer for connections: those that are late are the run's to measure
 _SLICE_NS = 2 * NS_PER_MS  # fifty sends and more; what comes meanwhile is dated by the kernel
 _HEARTBEAT_NS = 20 * NS_PER_MS
-_ARM_AHEAD_NS = 50 * NS_PER_MS
-_MOST_ARMED = 128
 _MOST_AT_ONCE = 16  # are sent before the time is looked at: half a millisecond
 
 
@@ -109,12 +105,12 @@ class Replay:
         self._scrub = scrub
         self._show = show
         self._transport: Transport | None = None
-        self._bodies = Bodies(requests, schedule, encoder, rules.most_in_flight)
         self._turns = Turns(requests, encoder)
+        self._outgoing = Outgoing(
+            requests, schedule, encoder, self._turns, self._recorder, rules.most_in_flight
+        )
         self._health = Health()
         self._in_flight: dict[Recorder, _Flight] = {}
-        self._later: list[Later] = []  # a heap: the next one first
-        self._armed: deque[tuple[int, Recorder, bytes]] = deque()  # what is due next
         self._unbooked: list[tuple[Recorder, _Flight]] = []  # just sent
         self._last_send_ns = 0
         self._stop_ns = FAR_NS
@@ -137,9 +133,7 @@ class Replay:
         await self._make_ready(transport)
         with few_collections():
             self._start(await agree())
-            preparing = [asyncio.create_task(self._bodies.prepare())]
-            if self._turns:
-                preparing.append(asyncio.create_task(self._turns.prepare()))
+            preparing = [asyncio.create_task(work) for work in self._outgoing.preparing()]
             for task in preparing:
                 task.add_done_callback(self._task_ended)
             try:
@@ -169,7 +163,7 @@ class Replay:
 
     async def _make_ready(self, transport: Transport) -> None:
         """Encode the first bodies and open the first connections: t0 must not wait for either."""
-        while not self._stopped and await self._bodies.prepare_one(0):
+        while not self._stopped and await self._outgoing.prepare_one():
             pass
         transport.open_ahead(max(self._wanted_soon(0), self._rules.connections))
         until = time.monotonic() + _OPEN_WITHIN_S
@@ -228,30 +222,11 @@ class Replay:
 
     def _next_due(self, now_ns: int) -> tuple[Recorder, bytes] | None:
         """Of the requests that are due the one that has been for longest."""
-        # In a closed loop the ledger has no times: who has waited goes before who has not.
-        since_ns = now_ns if self._rules.closed else self._schedule.next_ns()
-        if self._later and self._later[0].due_ns <= min(now_ns, since_ns):
-            later = heappop(self._later)
-            row, request = self._turns.take(later) if later.is_turn else self._again(later)
-            return self._placed(later.which, self._recorder(row), later), request
-        index = self._schedule.take_due(now_ns)
-        if index is None:
+        found = self._outgoing.take_due(now_ns, closed=self._rules.closed)
+        if found is None:
             return None
-        index, recorder, request = self._armed.popleft() if self._armed else self._ready(index)
-        return self._placed(index, recorder), request
-
-    def _arm(self, now_ns: int) -> None:
-        """Make ready what comes soon: when its time has come there is only to send it."""
-        index = self._schedule.sent + len(self._armed)
-        while len(self._armed) < _MOST_ARMED and index < len(self._schedule) and self._bodies.has(index):
-            if self._schedule.at_ns(index) > now_ns + _ARM_AHEAD_NS:
-                return
-            self._armed.append(self._ready(index))
-            index += 1
-
-    def _ready(self, index: int) -> tuple[int, Recorder, bytes]:
-        row, request = self._bodies.take(index)
-        return index, self._recorder(row), request
+        index, recorder, request, later = found
+        return self._placed(index, recorder, later), request
 
     def _recorder(self, row: RequestRow) -> Recorder:
         return Recorder(
@@ -261,18 +236,6 @@ class Replay:
             record_text=self._record_text or self._count_text,
             counts=self._health.reads,
         )
-
-    def _again(self, again: Later) -> tuple[RequestRow, bytes]:
-        """Its latency counts from the first attempt's arrival, which in a closed loop was its send."""
-        first = self._requests[again.which]
-        row = msgspec.structs.replace(
-            first,
-            id=f"{first.id}~{again.attempt}",
-            retry_of=first.id,
-            request_id=f"{first.request_id}~{again.attempt}",
-            arrival_ns=again.arrival_ns,
-        )
-        return row, self._encoder.encode(row, self._requests.text_number(again.which))
 
     def _placed(self, index: int, recorder: Recorder, later: Later | None = None) -> Recorder:
         """Take a place for a request that goes now."""
@@ -301,14 +264,12 @@ class Replay:
         assert self._transport is not None
         if not self._schedule.remaining:
             self._all_sent()
-        self._arm(now_ns)
+        self._outgoing.arm(now_ns)
         if self._places.full:
             return  # whoever ends wakes us
         self._transport.open_ahead(self._wanted_soon(now_ns))
-        times = [at for at in (self._schedule.wake_ns(),) if at is not None]
-        times += [later.due_ns for later in self._later[:1]]
-        if times:
-            self._send_alarm.set(min(times))
+        if (at_ns := self._outgoing.wake_ns()) is not None:
+            self._send_alarm.set(at_ns)
 
     def _wanted_soon(self, now_ns: int) -> int:
         soon = self._schedule.unsent_soon(now_ns)
@@ -323,7 +284,7 @@ class Replay:
     def _stop_sending(self) -> None:
         """Nothing leaves any more, nor what still waits for its connection."""
         self._stopped = True
-        self._later.clear()
+        self._outgoing.later.clear()
         for recorder in list(self._in_flight):
             if recorder.phase == "connect":
                 why = "still connecting when the sending was over"
@@ -368,7 +329,7 @@ class Replay:
             self._set_cut()
 
     def _plan(self, later: Later) -> None:
-        heappush(self._later, later)
+        self._outgoing.plan(later)
         asyncio.get_running_loop().call_soon(self._on_time)
 
     def _add_rows(self, rows: Iterable[RequestRow]) -> None:
@@ -433,7 +394,7 @@ class Replay:
         if self._stopped:
             return
         if self._rules.closed:
-            turns = sum(later.is_turn for later in self._later) + len(self._turns)
+            turns = len(self._outgoing.let_go()) + len(self._turns)
             self._turns.close()
             self.left_out = self._schedule.close() + turns
             self._stop_sending()
@@ -456,7 +417,7 @@ class Replay:
     def _heard_ns(self) -> int:
         """When something came of an answer that a turn waits for; 0 if none is waited for."""
         # Under a closed loop's cap a turn that was let go waits for a place, which any answer may free.
-        for_a_place = self._rules.closed and any(later.is_turn for later in self._later)
+        for_a_place = self._rules.closed and bool(self._outgoing.let_go())
         return max(
             (
                 max(flight.started_ns, recorder.last_token_ns or 0)
@@ -485,7 +446,7 @@ class Replay:
         """What is left of the ledger gets its rows."""
         self._add_rows(map(unsent, self._requests[self._schedule.sent : len(self._schedule)]))
         self._schedule.close()
-        for turn in sorted(later for later in self._later if later.is_turn):
+        for turn in self._outgoing.let_go():
             row = unsent(self._requests[turn.which])
             in_time = turn.due_ns < self._stop_ns  # else its arrival is none of this run
             self._log.add(msgspec.structs.replace(row, arrival_ns=turn.arrival_ns if in_time else None))
@@ -493,7 +454,7 @@ class Replay:
         self._stop_sending()
 
     def _check_over(self) -> None:
-        more = not self._stopped and (self._schedule.remaining or self._later)
+        more = not self._stopped and (self._schedule.remaining or self._outgoing.later)
         if not more and not self._in_flight:
             self._over.set()
 
@@ -528,7 +489,7 @@ class Replay:
     def _sample(self, now_ns: int) -> None:
         asked = None
         if not self._rules.closed:
-            let_go = sum(later.is_turn and later.due_ns <= now_ns for later in self._later)
+            let_go = sum(turn.due_ns <= now_ns for turn in self._outgoing.let_go())
             asked = self._schedule.due_by(now_ns) + self._turns.sent + let_go
         self._log.add_health(self._health.sample(now_ns, asked))
 

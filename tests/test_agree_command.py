@@ -24,6 +24,17 @@ def read(path: Path) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.parametrize(
+    ("last_s", "said"),
+    [("0.35", "in 0.35 s and more"), ("0", "at once"), ("0.004", "in 0.004 s and more")],
+)
+def test_how_long_a_replay_takes_is_never_nothing(tmp_path: Path, last_s: str, said: str) -> None:
+    """A short ledger takes a part of a second, not 0 s."""
+    (tmp_path / "plan.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n0,2,1\n{last_s},2,1\n")
+    result = tokentick("agree", "plan.csv", "--tick", "0.02", "--policy", "chunked", cwd=tmp_path)
+    assert f"replaying 2 requests {said} under chunked" in result.stderr
+
+
 def test_served_and_simulated_ticks_are_equal_for_every_request(tmp_path: Path) -> None:
     """The toy ledger at 25 ms ticks: the schedule exactly, every token within 5 ms at the median."""
     result = tokentick(*QUICK, "--policy", "chunked", "--json", cwd=tmp_path)

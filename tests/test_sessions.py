@@ -356,9 +356,8 @@ def test_sessions_that_do_not_wait_are_not_kept() -> None:
 
         return hold
 
-    plain, labelled = (
-        bytes_each(simulating(name), 500, 4_000) for name in (lambda n: None, lambda n: f"S{n}")
-    )
+    plain = bytes_each(simulating(lambda n: None), 500, 4_000)
+    labelled = bytes_each(simulating(lambda n: f"S{n}"), 500, 4_000)
     assert labelled < plain + 100
 
 

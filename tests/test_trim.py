@@ -135,7 +135,9 @@ def test_a_diagnosis_is_of_the_requests_that_are_kept(tmp_path: Path) -> None:
     path = run(tmp_path, [request(i) for i in range(100)], warmup_s=5.0, cooldown_s=1.0)
     found = Run(path)
     summary = summarize(found)
-    assert facts_of(found, summary).n == summary["completed"] == 40
+    facts = facts_of(found, summary)
+    assert facts.n == summary["completed"] == 40
+    assert [facts.completed["origin"][i] for i in (0, -1)] == [5 * S, 8_900 * MS]
 
 
 def test_agree_judges_requests_by_the_whole_window(
