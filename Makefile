@@ -1,6 +1,8 @@
 # `make demo` and `make test` need Python 3.11 or newer and nothing else; `test-all` also x86_64 Linux.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# Most tests wait for clocks and processes; more than two at a time would disturb those that measure.
+IN_PARALLEL := --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
 .PHONY: demo test test-all lint lock clean
@@ -10,10 +12,10 @@ demo: .venv/installed ## the toy ledger against the mock server, under every pol
 	$(BIN)/tokentick agree toy --preset head-of-line --policy all --out runs/demo
 
 test: .venv/installed-dev ## all tests that need no other server
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 
 test-all: .venv/installed-real ## all tests, also those against a real server
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 	$(BIN)/python -m pytest tests/real
 
 lint: .venv/installed-dev ## style and types
