@@ -15,6 +15,23 @@ from msgspec.structs import replace
 
 from ledgers.rows import Outcome, RequestRow, without_plan
 from ledgers.sessions import not_completed, turns_before
+from mock_server import scheduler
+
+
+class PlannedSequence(scheduler.Sequence):
+    """A sequence that knows its planned row."""
+
+    __slots__ = ("planned",)
+
+    def __init__(self, planned: RequestRow) -> None:
+        super().__init__(
+            planned.id,
+            planned.prompt_tokens,
+            planned.output_tokens,
+            planned.arrival_ns or 0,
+            planned.class_,
+        )
+        self.planned = planned
 
 
 class Aside:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ledgers.rows import Outcome, RequestRow, TickRow, without_plan
 from ledgers.units import ceil_div
-from mock_server.arrivals import Arrivals, Aside, turns_wait
+from mock_server.arrivals import Arrivals, Aside, PlannedSequence, turns_wait
 from mock_server.results import describe
 from mock_server.scheduler import EventKind, Scheduler, Sequence, Step
 
@@ -16,20 +16,13 @@ Cancels = Mapping[str, int]
 ENDS: Mapping[EventKind, Outcome] = {"finish": "completed", "reject": "rejected", "cancel": "cancelled"}
 
 
-class SimulatedSequence(Sequence):
-    """A sequence that knows its planned row and when its tokens came."""
+class SimulatedSequence(PlannedSequence):
+    """A sequence that knows when its tokens came."""
 
-    __slots__ = ("planned", "token_ticks")
+    __slots__ = ("token_ticks",)
 
     def __init__(self, planned: RequestRow) -> None:
-        super().__init__(
-            planned.id,
-            planned.prompt_tokens,
-            planned.output_tokens,
-            planned.arrival_ns or 0,
-            planned.class_,
-        )
-        self.planned = planned
+        super().__init__(planned)
         self.token_ticks: list[int] = []
 
 

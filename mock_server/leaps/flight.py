@@ -8,29 +8,22 @@ from operator import sub
 from typing import Protocol
 
 from ledgers.rows import Outcome, RequestRow
-from mock_server.scheduler import Sequence
+from mock_server.arrivals import PlannedSequence
 
 NEVER = 2**63 - 1
 
 
-class Flight(Sequence):
+class Flight(PlannedSequence):
     """Its tokens come at the ticks in `tokens`, and then at each one of `run`.
 
     While there are slots for all, `run` reaches to the last token. Where they take turns it is empty, and
     each token is put down when it comes.
     """
 
-    __slots__ = ("planned", "run", "steady_from", "tokens")
+    __slots__ = ("run", "steady_from", "tokens")
 
     def __init__(self, planned: RequestRow) -> None:
-        super().__init__(
-            planned.id,
-            planned.prompt_tokens,
-            planned.output_tokens,
-            planned.arrival_ns or 0,
-            planned.class_,
-        )
-        self.planned = planned
+        super().__init__(planned)
         self.tokens: list[int] = []
         self.run = range(0)
         self.steady_from: int | None = None  # the tick from which its prefill gets a whole chunk in each
