@@ -42,7 +42,7 @@ lint: .venv/installed-dev ## style and types
 lock: ## pin what pyproject.toml allows today (needs uv)
 	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra build -o .lock/base.txt
 	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra build --extra dev -c .lock/base.txt -o .lock/dev.txt
-	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra build --extra real -c .lock/dev.txt -o .lock/real.txt
+	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra build --extra real --extra browser -c .lock/dev.txt -o .lock/real.txt
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

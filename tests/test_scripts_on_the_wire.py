@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -75,7 +76,7 @@ def test_a_script_is_played_at_any_path_and_its_row_says_how_it_went(scripted: M
                 f"POST /v1/messages HTTP/1.1\r\nHost: m\r\nX-Request-Id: any\r\n{fault}Content-Length: 2\r\n"
             )
             connection.sendall(f"{head}Connection: close\r\n\r\n[]".encode())
-            answer = read(connection)
+            answer = read(connection, time.monotonic())
         assert answer.status == status
         if status == 200:
             assert answer.body == b"".join(case.framed(case.parts)) + case.end
