@@ -12,7 +12,7 @@ from reports.charts.svg import element, label, number, picture
 from reports.charts.tables import figure
 
 THICK, GAP, TOP, BOTTOM = 16.0, 12.0, 26.0, 44.0
-LETTER, MOST_LETTERS = 7.0, 28
+LETTER, MOST_LETTERS = 7.0, 26
 MOST_LABELS = 60
 
 
@@ -52,7 +52,11 @@ def bars(
     parts += [_bound(of, bound, height) for bound in bounds]
     keys = [(swatch(_key(i % COLORS + 1)), group.name) for i, group in enumerate(groups)]
     return Chart(
-        title, description, legend(keys) + picture(title, description, WIDTH, height, *parts), table, note
+        title,
+        description,
+        legend(keys) + picture(title, description, WIDTH, height, *parts, kind="bars"),
+        table,
+        note,
     )
 
 

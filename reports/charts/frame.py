@@ -9,8 +9,8 @@ from reports.charts.scales import Scale, scale, ticks
 from reports.charts.shapes import Axis, Band, Bound
 from reports.charts.svg import element, label, number, words
 
-WIDTH, HEIGHT = 640.0, 300.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 18.0, 30.0, 46.0
+WIDTH, HEIGHT = 640.0, 308.0
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 18.0, 36.0, 48.0
 COLORS = 6
 MANY_TICKS = 6
 
@@ -32,7 +32,7 @@ def frame(x_axis: Axis, y_axis: Axis, xs: Iterable[float], ys: Iterable[float]) 
 def around(of: Frame) -> str:
     """Grid, ticks and names of both axes."""
     bottom = HEIGHT - BOTTOM
-    parts = [label(0, 14, of.y_axis.label, class_="axis-name")]
+    parts = [label(0, 16, of.y_axis.label, class_="axis-name")]
     for tick in ticks(of.y):
         y = of.y.at(tick.value)
         parts.append(element("path", d=f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}", class_="grid"))

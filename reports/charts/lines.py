@@ -93,15 +93,16 @@ def _drawn(of: Frame, series: Series, color: int) -> str:
         return element("path", d=_dots(places, color), class_=f"dots {shade}") + _whiskers(of, series, shade)
     points = thinned(series.points, MOST_POINTS)
     runs = [list(_places(of, run)) for run in _runs(points)]
-    path = "".join(_path(run, series.style) for run in runs)
+    stepped = series.style in ("step", "area") or of.x.kind == "percentile"
+    path = "".join(_path(run, stepped=stepped) for run in runs)
     area = ""
     if series.style == "area":
         base = number(HEIGHT - BOTTOM)
-        closed = "".join(f"{_path(run, 'step')}V{base}H{number(run[0][0])}Z" for run in runs)
+        closed = "".join(f"{_path(run, stepped=True)}V{base}H{number(run[0][0])}Z" for run in runs)
         area = element("path", d=closed, class_=f"area {shade}")
     dash = " dashed" if series.style == "dashed" else ""
     line = element("path", d=path, class_=f"line {shade}{dash}")
-    few = len(points) <= 30 and series.style in ("line", "dashed")
+    few = len(points) <= 30 and not stepped
     dots = (
         element("path", d=_dots([p for run in runs for p in run], color), class_=f"dots {shade}")
         if few
@@ -121,10 +122,10 @@ def _places(of: Frame, points: Sequence[Point]) -> Iterator[Point]:
     return ((of.x.at(x), of.y.at(y)) for x, y in points if isfinite(y))
 
 
-def _path(places: Sequence[Point], style: Style) -> str:
+def _path(places: Sequence[Point], *, stepped: bool) -> str:
     first, *others = places
     text = f"M{number(first[0])} {number(first[1])}"
-    if style in ("step", "area"):
+    if stepped:
         return text + "".join(f"H{number(x)}V{number(y)}" for x, y in others)
     return text + "".join(f"L{number(x)} {number(y)}" for x, y in others)
 
