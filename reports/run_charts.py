@@ -243,7 +243,7 @@ def request_timeline(rows: RunRows, *, measured: bool) -> Chart | None:
         table=_request_table(rows, drawn),
         note=f"{sampled}{unseen}".strip(),
         words_for={"queue": "queue and prefill", "other": "before the send"} if measured else None,
-        bounds=[("T_obs", rows.t_obs_ns / NS_PER_S)] if _some_end_later(rows) else [],
+        bounds=[("end of window", rows.t_obs_ns / NS_PER_S)] if _some_end_later(rows) else [],
     )
 
 

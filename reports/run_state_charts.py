@@ -146,7 +146,7 @@ def kv_chart(ticks: TickColumns, hardware: Hardware) -> Chart | None:
         y=Axis("KV tokens"),
         bounds=[Bound(f"budget {budget:,}", budget)],
         table=Table(["tick", "reserved", "cached"], body),
-        note=DRAWN.format("each", len(ticks)) if 2 * len(ticks) >= MOST_POINTS else "",
+        note=DRAWN.format("each curve", len(ticks)) if 2 * len(ticks) >= MOST_POINTS else "",
     )
 
 

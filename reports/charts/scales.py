@@ -39,9 +39,11 @@ def scale(axis: Axis, values: Iterable[float], start: float, end: float, *, tick
     if axis.scale == "percentile":
         last = max((value for value in drawable if value < 1), default=0.0)
         return Scale("percentile", 0.0, max(0.9, 1 - max((1 - last) / 2, 10**-MOST_NINES)), start, end)
-    low, high = _log_ends(low, high) if axis.scale == "log" else _linear_ends(low, high, ticks)
     low = low if axis.low is None else axis.low
     high = high if axis.high is None else axis.high
+    ends = _log_ends(low, high) if axis.scale == "log" else _linear_ends(low, high, ticks)
+    low = ends[0] if axis.low is None else axis.low
+    high = ends[1] if axis.high is None else axis.high
     return Scale(axis.scale, low, high if high > low else low + 1, start, end)
 
 

@@ -16,6 +16,7 @@ MOST_NAMED = 80  # requests, with room for a label each
 MOST_ROWS = 3_000
 MOST_TABLED = 200
 NAMED_PX, THIN_PX, NARROW_LEFT = 20.0, 3.0, 16.0
+MOST_MARK = 130.0
 HEAD, LETTER, MOST_LETTERS = 30.0, 7.2, 18
 KINDS = ("queue", "prefill", "decode", "other")
 
@@ -52,7 +53,9 @@ def timeline(
         else NARROW_LEFT
     )
     ends = [end for row in rows for _, start, stop in row.spans for end in (start, stop)]
-    of = scale(x, [*ends, *(at for _, at in bounds)], left, WIDTH - RIGHT - (24 if named else 0), ticks=8)
+    of = scale(
+        x, [*ends, *(at for _, at in bounds)], left, WIDTH - RIGHT - (_room(rows) if named else 0), ticks=8
+    )
     deep = NAMED_PX if named else THIN_PX
     height = deep * len(rows) + 6
     lines = _grid(of, height) + _bounds(of, bounds, height)
@@ -69,6 +72,11 @@ def timeline(
     keys = [(swatch(_key(kind)), said[kind]) for kind in KINDS if kind in there]
     box = element("div", head, body, class_="timeline", tabindex="0", role="region", aria_label=title)
     return Chart(title, description, legend(keys) + box, table, note)
+
+
+def _room(rows: Sequence[Bar]) -> float:
+    """For what stands behind the last one."""
+    return min(MOST_MARK, LETTER * max((len(row.mark) for row in rows), default=0))
 
 
 def _head(of: Scale, axis: Axis, bounds: Sequence[tuple[str, float]]) -> str:
