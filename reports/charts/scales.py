@@ -35,7 +35,7 @@ class Scale(NamedTuple):
 def scale(axis: Axis, values: Iterable[float], start: float, end: float, *, ticks: int = 5) -> Scale:
     """One that shows all values, with round ends where the axis does not say."""
     drawable = [value for value in values if isfinite(value) and (axis.scale != "log" or value > 0)]
-    low, high = min(drawable, default=0.0), max(drawable, default=1.0)
+    low, high = min(drawable, default=float(axis.scale == "log")), max(drawable, default=10.0)
     if axis.scale == "percentile":
         last = max((value for value in drawable if value < 1), default=0.0)
         return Scale("percentile", 0.0, max(0.9, 1 - max((1 - last) / 2, 10**-MOST_NINES)), start, end)
