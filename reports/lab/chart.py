@@ -42,8 +42,8 @@ class Frame(NamedTuple):
     most_reserved: int
 
 
-def frame(experiment: Mapping[str, Any]) -> Frame:
-    policies = experiment["policies"]
+def frame(experiment: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> Frame:
+    """For pictures of these policies."""
     rows = [tick for policy in policies for tick in policy["ticks"]]
     last_ms = max((tick["time_ms"] for tick in rows), default=0.0)
     return Frame(
@@ -148,7 +148,8 @@ def _deadline(
     if of.slo_ms is None or (at_s := (request["arrival_ms"] + of.slo_ms) / 1000) > of.end_s:
         return ""
     d = f"M{number(time.at(at_s))} {number(y + 1)}v{number(row - 2)}"
-    return element("path", d=d, class_="deadline late" if missed else "deadline")
+    halo = element("path", d=d, class_="halo") if missed else ""
+    return halo + element("path", d=d, class_="deadline late" if missed else "deadline")
 
 
 def _tokens(policy: Mapping[str, Any], time: Scale, of: Frame, size: Size, top: float) -> str:

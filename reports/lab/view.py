@@ -95,7 +95,7 @@ def page(
     problems: Iterable[Any] = (),
 ) -> dict[str, Any]:
     """All that the template asks for. `problems` are fields of the query that could not be used."""
-    t, of = words(lang), frame(experiment)
+    t, of = words(lang), frame(experiment, experiment["policies"])
     controls = {knob["name"]: knob for knob in knobs}
     return {
         "t": t,
@@ -107,7 +107,7 @@ def page(
             for key, name in LANGUAGES.items()
         ],
         "presets": [_preset(name, experiment["setting"], lang) for name in PRESETS],
-        "knobs": [_knob(controls[name], t) for name in KNOBS if name in controls],
+        "knobs": [_knob(controls[name], t, experiment["tick_ms"]) for name in KNOBS if name in controls],
         "problems": [_problem(problem, controls, t) for problem in problems],
         "slo": DASH if of.slo_ms is None else f"{of.slo_ms:,g}",
         "budget": f"{of.budget:,}",
@@ -134,7 +134,7 @@ def _in_focus(experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str]) ->
     wanted = experiment["setting"]["policy"]
     policy = next(each for each in experiment["policies"] if each["policy"] == wanted)
     requests, shown = policy["requests"], [tick for tick in policy["ticks"] if _anything(tick)]
-    listed = [tick["tick"] for tick in shown[:MOST_TICKS]]
+    listed, alone = [tick["tick"] for tick in shown[:MOST_TICKS]], frame(experiment, [policy])
     return {
         "focus": _outcome(policy, experiment, of, t),
         "focus_links": [
@@ -147,8 +147,8 @@ def _in_focus(experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str]) ->
             )
             for each in experiment["policies"]
         ],
-        "focus_svg": _picture(policy, of, t, LARGE, listed),
-        "live_svg": _picture(policy, of, t, SMALL, listed),
+        "focus_svg": _picture(policy, alone, t, LARGE, listed),
+        "live_svg": _picture(policy, alone, t, SMALL, listed),
         "requests": [_request(request, t) for request in requests],
         "row_dagger": any(request["censored"] for request in requests),
         "ticks": [_tick(tick, of, t) for tick in shown[:MOST_TICKS]],
@@ -167,7 +167,7 @@ def _preset(name: str, setting: Mapping[str, Any], lang: str) -> Link:
     return Link(name, words(lang)[f"preset_{name}"], words(lang)[f"preset_{name}_is"], f"/?{query}", current)
 
 
-def _knob(knob: Mapping[str, Any], t: Mapping[str, str]) -> dict[str, Any]:
+def _knob(knob: Mapping[str, Any], t: Mapping[str, str], tick_ms: float) -> dict[str, Any]:
     name, value = knob["name"], knob["value"]
     found = {"name": name, "label": t[f"knob_{name}"], "hint": t[f"knob_{name}_is"], "value": value}
     if knob["kind"] == "choice":
@@ -179,6 +179,7 @@ def _knob(knob: Mapping[str, Any], t: Mapping[str, str]) -> dict[str, Any]:
         "min": f"{low:g}",
         "max": f"{knob['max']:g}",
         "step": f"{knob['step']:g}",
+        "placeholder": f"{tick_ms / 1000:g}" if name == "tick" else "",
     }
 
 
@@ -227,14 +228,14 @@ def why(policy: Mapping[str, Any], t: Mapping[str, str]) -> str:
     parts = [t["why_missed"].format(missed=missed) if missed else t["why_all"].format(n=len(requests))]
     causes = Counter(wait["why"] for tick in policy["ticks"] for wait in tick["waits"])
     if not causes:
-        return " ".join([*parts, t["why_none"]])
+        return t["joint"].join([*parts, t["why_none"]])
     cause, part = causes.most_common(1)[0]
     longest = max(requests, key=lambda request: request["queue_delay_ms"] or 0)
     parts += [
         t["why_wait"].format(part=part, total=causes.total(), reason=t[f"reason_{cause}"]),
         t["why_longest"].format(id=longest["id"], ms=ms(longest["queue_delay_ms"])),
     ]
-    return " ".join(parts)
+    return t["joint"].join(parts)
 
 
 def _picture(

@@ -105,7 +105,6 @@ function show(withGuesses) {
   const inputs = all("#predictions input");
   lab.guesses = withGuesses ? Object.fromEntries(inputs.map((input) => [input.id.slice("predict-".length), input.value])) : null;
   one("#outcome").open = true;
-  one("#predictions").hidden = true;
   remember();
   dress();
   one("#compare-title").tabIndex = -1;
@@ -114,7 +113,6 @@ function show(withGuesses) {
 
 function again() {
   one("#outcome").open = false;
-  one("#predictions").hidden = false;
   lab.guesses = null;
   remember();
   one("#predictions input").focus();
@@ -128,9 +126,9 @@ function remember() {
   else if (sessionStorage.getItem(key) && !lab.asked) {
     lab.guesses = JSON.parse(sessionStorage.getItem(key));
     one("#outcome").open = true;
-    one("#predictions").hidden = true;
   } else sessionStorage.removeItem(key);
   lab.asked = true;
+  one("#ask").hidden = one("#outcome").open;
 }
 
 // --- Clicks and keys -------------------------------------------------------------------------------------
@@ -184,7 +182,15 @@ function stepTo(place, quietly = false) {
   for (const cell of row.children) one(`.state [data-field="${cell.dataset.field}"]`).textContent = cell.textContent;
   one("#slider").value = place;
   one("#slider").setAttribute("aria-valuetext", row.dataset.said);
+  if (!quietly) reveal(one("#focus .column.now"));
   if (!quietly) one("#tick-said").textContent = row.dataset.said;
+}
+
+// On a narrow screen the picture is wider than its box.
+function reveal(column) {
+  const box = column.closest(".wide");
+  const [inner, outer] = [column.getBoundingClientRect(), box.getBoundingClientRect()];
+  if (inner.left < outer.left || inner.right > outer.right) box.scrollLeft += inner.left - outer.left - outer.width / 2;
 }
 
 function mark(elements, tick) {

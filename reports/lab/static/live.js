@@ -37,9 +37,9 @@
     const on = (name, action) => source.addEventListener(name, (event) => action(JSON.parse(event.data)));
     on("tick", ticked);
     on("state", stated);
+    on("request", measured);
     on("agreement", (found) => { agreed(found); end("done"); });
     on("failed", (found) => end("failed", found));
-    on("stopped", () => end("stopped"));
     source.onerror = () => { if (source.readyState === EventSource.CLOSED) end("lost"); };
   }
 
@@ -50,7 +50,7 @@
     one("#live-tokens").hidden = false;
     one("#agreement").hidden = true;
     for (const slot of all(".slots i.here")) slot.classList.remove("here");
-    for (const row of all(".stream tbody tr")) row.className = one(".count", row).textContent = "";
+    for (const row of all(".stream tbody tr")) row.className = one(".measured", row).textContent = "";
     tell("starting");
   }
 
@@ -80,7 +80,8 @@
   }
 
   function stated(found) {
-    if (lab.words[found.state]) tell(found.state);
+    if (found.state === "stopped") end("stopped");
+    else if (lab.words[found.state]) tell(found.state);
   }
 
   function ticked(tick) {
@@ -89,7 +90,11 @@
       for (const phase of PHASES) row.classList.toggle(phase, tick[phase].includes(row.dataset.id));
     }
     lab.mark(all("#live .column"), tick.tick);
-    if (one("#live-status").textContent !== lab.say("running")) tell("running");
+  }
+
+  function measured(found) {
+    const row = one(`.stream tr[data-id="${CSS.escape(found.id)}"]`);
+    if (row) one(".measured", row).textContent = found.e2e_ms === null ? found.outcome : digits(found.e2e_ms);
   }
 
   function fill(id) {
