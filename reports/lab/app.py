@@ -93,6 +93,8 @@ class Lab:
             return _error(400, error.problem.message, error.problem.field)
         except BusyError as error:
             return _error(409, str(error))
+        except TimeoutError:
+            return _error(408, "the body took too long")
         except web.HTTPException as error:
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
             return _error(

@@ -12,6 +12,7 @@ from aiohttp import web
 from ledgers.errors import InputError
 from reports.lab.app import Lab
 from reports.lab.live import LiveRuns
+from reports.lab.visitors import Visitors
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8321
@@ -52,17 +53,18 @@ async def serve(listening: socket.socket) -> None:
     """Until SIGTERM or Ctrl-C."""
     port: int = listening.getsockname()[1]
     ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+        loop.add_signal_handler(number, ending.set)
     page = Lab(port, LiveRuns())
-    runner = web.AppRunner(
-        page.application(), access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=True
-    )
+    runner = web.AppRunner(page.application(), shutdown_timeout=SHUTDOWN_S, handler_cancellation=True)
     await runner.setup()
-    await web.SockSite(runner, listening).start()
+    assert runner.server is not None
+    server = await loop.create_server(Visitors(runner.server, access_log=None), sock=listening)
     click.echo(f"lab: http://{HOST}:{port}/ (Ctrl-C ends)")
     try:
         await ending.wait()
     finally:
+        server.close()
         await page.close()
         await runner.cleanup()

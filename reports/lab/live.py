@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -38,8 +40,7 @@ from reports.processes import end_with_parent
 MOST_S = 120.0
 OVERTIME_S = 30.0  # for processes to start, and for the comparison
 POLL_S = 0.04
-INTERRUPT_AGAIN_S = 0.5
-KILL_AFTER_S = 15.0
+ENDING = ((signal.SIGINT, 0.5), (signal.SIGINT, 15.0), (signal.SIGKILL, 5.0))  # and how long each has
 _WARM_UP_TICKS = 8  # the smallest request, with time to spare
 _DONE = (0, 1, 4)  # exit codes of an agreement that was made, whatever its verdict
 
@@ -57,18 +58,14 @@ class LiveRun:
         self.simulated_s = simulated_s
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.over = False
+        self._stop = asyncio.Event()
         self._news = asyncio.Event()
-        self._process: asyncio.subprocess.Process | None = None
-        self._stopped = False
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         """End it now; returns when nothing of it is left."""
-        if not self.over:
-            self._stopped = True
-            await self._end_process()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(self._task)
+        self._stop.set()
+        await asyncio.shield(self._task)
 
     async def more_than(self, count: int) -> None:
         """Wait until there are more events than these, or it is over."""
@@ -77,6 +74,9 @@ class LiveRun:
 
     def _tell(self, name: str, data: dict[str, Any]) -> None:
         self.events.append((name, data))
+        self._wake()
+
+    def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
@@ -85,77 +85,75 @@ class LiveRun:
         try:
             await self._agree(directory / "run")
         except Exception as error:
+            logging.getLogger(__name__).exception("live run")
             self._tell("failed", {"message": f"the live run failed: {error}"})
-            raise
         finally:
-            await self._end_process()
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
             self.over = True
-            self._news.set()
+            self._wake()
 
     async def _agree(self, out: Path) -> None:
-        self._tell(
-            "state", {"state": "starting", "query": self.setting.query(), "simulated_s": self.simulated_s}
-        )
-        self._process = await asyncio.create_subprocess_exec(
+        state = {"state": "starting", "query": self.setting.query(), "simulated_s": self.simulated_s}
+        self._tell("state", state)
+        process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tokentick", "agree"),
             *agree_arguments(self.setting, out),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C is the lab's to pass on
             preexec_fn=partial(end_with_parent, os.getpid()) if sys.platform == "linux" else None,
         )
-        if self._stopped:
-            await self._end_process()
-        answer = asyncio.create_task(self._process.communicate())
-        follow = Follower(self.setting, out / self.setting.policy, self._tell)
-        deadline = asyncio.get_running_loop().time() + MOST_S + OVERTIME_S
-        while not answer.done():
-            await asyncio.wait([answer], timeout=POLL_S)
-            follow.look()
-            if asyncio.get_running_loop().time() > deadline and not self._stopped:
-                self._tell("failed", {"message": f"stopped after {MOST_S + OVERTIME_S:g} s"})
-                await self.stop_quietly()
-        self._conclude(*await answer)
-
-    async def stop_quietly(self) -> None:
-        self._stopped = True
-        await self._end_process()
-
-    def _conclude(self, stdout: bytes, stderr: bytes) -> None:
-        assert self._process is not None
-        if self._stopped:
-            self._tell("state", {"state": "stopped"})
-        elif self._process.returncode in _DONE and stdout:
-            policy = self.setting.policy
-            found = msgspec.json.decode(stdout)["policies"][policy]
-            text = agreement_text(policy, msgspec.convert(found, Agreement))
+        answer = asyncio.create_task(process.communicate())
+        try:
+            in_time = await self._follow(out, answer)
+        finally:
+            await _end(process)
+        if self._stop.is_set():
+            self._tell("stopped", {})
+        elif not in_time:
             self._tell(
-                "agreement", {"policy": policy, "verdict": found["verdict"], "agreement": found, "text": text}
+                "failed", {"message": f"it took longer than {MOST_S + OVERTIME_S:g} s, and was stopped"}
             )
         else:
-            lines = stderr.decode(errors="replace").strip().splitlines()
-            why = lines[-1].removeprefix("tokentick: ") if lines else f"code {self._process.returncode}"
-            self._tell("failed", {"message": why})
+            self._conclude(process.returncode, *await answer)
 
-    async def _end_process(self) -> None:
-        """Twice interrupted it cuts what is in flight; what it has started ends with it."""
-        process = self._process
-        if process is None:
+    async def _follow(self, out: Path, answer: asyncio.Task[Any]) -> bool:
+        """Until it has ended, is to be stopped, or takes too long (False)."""
+        follower = Follower(self.setting, out / self.setting.policy, self._tell)
+        stop = asyncio.create_task(self._stop.wait())
+        deadline = time.monotonic() + MOST_S + OVERTIME_S
+        try:
+            while not answer.done() and not stop.done() and time.monotonic() < deadline:
+                await asyncio.wait((answer, stop), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                follower.look()
+        finally:
+            stop.cancel()
+        return time.monotonic() < deadline
+
+    def _conclude(self, code: int | None, stdout: bytes, stderr: bytes) -> None:
+        if code not in _DONE or not stdout:
+            lines = stderr.decode(errors="replace").strip().splitlines()
+            why = lines[-1].removeprefix("tokentick: ") if lines else f"it ended with code {code}"
+            self._tell("failed", {"message": why})
             return
-        for number, limit_s in (
-            (signal.SIGINT, INTERRUPT_AGAIN_S),
-            (signal.SIGINT, KILL_AFTER_S),
-            (signal.SIGKILL, KILL_AFTER_S),
-        ):
-            if process.returncode is not None:
-                return
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await process.wait()
+        policy = self.setting.policy
+        found = msgspec.json.decode(stdout)["policies"][policy]
+        text = agreement_text(policy, msgspec.convert(found, Agreement))
+        told = {"policy": policy, "verdict": found["verdict"], "agreement": found, "text": text}
+        self._tell("agreement", told)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Interrupted twice it cuts what is in flight; what it has started ends with it, however it ends."""
+    for number, limit_s in ENDING:
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await process.wait()
 
 
 class LiveRuns:
