@@ -1,7 +1,7 @@
 """The picture of one policy: its requests as bars, and below them the KV cache, over the same ticks. Pure.
 
-Each row is a request, each dot a token; a short upright line is where its SLO ends. A column per tick lies over
-the picture, unseen until the page's script marks the tick that is looked at.
+Each row is a request, each dot a token; a short upright line is where its SLO ends. A column per tick lies
+over the picture, unseen until the page's script marks the tick that is looked at.
 """
 
 from __future__ import annotations
@@ -118,7 +118,11 @@ def _request(
     middle = y + size.row / 2
     missed = request["met_slo"] is False
     name = label(
-        size.left - 6, middle + (3.5 if size.compact else 4.5), request["id"], text_anchor="end", class_="missed" if missed else None
+        size.left - 6,
+        middle + (3.5 if size.compact else 4.5),
+        request["id"],
+        text_anchor="end",
+        class_="missed" if missed else None,
     )
     boxes = [_box(request["id"], span, time, size, middle, words) for span in spans(request, of.tick_ms)]
     return element("g", name, *boxes, _deadline(request, time, of, y, size.row, missed=missed))

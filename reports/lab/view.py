@@ -1,7 +1,7 @@
 """What the lab page shows, from the same dictionaries as its API: words, figures as text, pictures. Pure.
 
-Nothing is measured or simulated here. The page's script asks for this page again when a knob is turned, so that
-every number and every word of it is made in one place.
+Nothing is measured or simulated here. The page's script asks for the page again when a knob is turned, so
+that every number and every word of it is made in one place.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TICK_COLUMNS = (
     "kv_cached",
     "events",
 )
-FIGURES = {
+FIGURES: dict[str, str | tuple[str, str]] = {
     "attainment": "attainment",
     "goodput": "goodput_rps",
     "throughput": "throughput_rps",

@@ -17,8 +17,10 @@ _ENGLISH = {
     "skip": "Skip to the content",
     "language": "Language",
     "headline": "Sixteen requests, one machine, four ways to schedule it",
-    "lead": "Sixteen prompts reach a small LLM server. Every prompt must be read (prefill), then its answer comes "
-    "token by token (decode), and the KV cache has room for {budget} tokens. The machine and the work are the same "
+    "lead": "Sixteen prompts reach a small LLM server. Every prompt must be read (prefill), "
+    "then its answer comes "
+    "token by token (decode), and the KV cache has room for {budget} tokens. The machine and "
+    "the work are the same "
     "each time. Only the order changes, by a rule called the policy.",
     "look": "What to look at",
     "look_queue": "Where the time goes: waiting in the queue, prefill, or decode.",
@@ -65,10 +67,12 @@ _ENGLISH = {
     "policy_static_is": "A batch forms, is prefilled as a whole and runs until its last member is done. "
     "Then the next one starts.",
     "policy_continuous": "Continuous batching",
-    "policy_continuous_is": "A batch may join between two tokens of others. Those who are ready take turns at the "
+    "policy_continuous_is": "A batch may join between two tokens of others. Those who are ready "
+    "take turns at the "
     "decode slots.",
     "policy_chunked": "Chunked prefill",
-    "policy_chunked_is": "Decode first. Each slot left over reads a chunk of a prompt, so nobody's tokens wait "
+    "policy_chunked_is": "Decode first. Each slot left over reads a chunk of a prompt, so "
+    "nobody's tokens wait "
     "for a long prompt.",
     "predict": "First, your prediction",
     "predict_is": "How many of the {n} requests will end within the SLO of {slo} ms, under each policy?",
@@ -128,7 +132,8 @@ _ENGLISH = {
     "kv": "KV",
     "deadline": "End of the SLO",
     "chart_title": "{policy}: {met} of {n} meet the SLO",
-    "chart_text": "Timeline of {n} requests over {end} s with queueing, prefill and decode of each; below it the "
+    "chart_text": "Timeline of {n} requests over {end} s with queueing, prefill and decode of "
+    "each; below it the "
     "KV cache, at most {peak} of {budget} tokens. The numbers are in the tables of this page.",
     "span_text": "{id}: {kind} from {begin} to {end} s",
     "kv_curve": "KV cache, tokens",
@@ -155,7 +160,8 @@ _ENGLISH = {
     "slo_missed": "missed",
     "row_dagger": "† ended after the window had closed: it is in no percentile, and a miss in goodput.",
     "step": "Tick by tick",
-    "step_is": "Use the buttons, the slider or the arrow keys; Home and End for the first and the last. Ticks in "
+    "step_is": "Use the buttons, the slider or the arrow keys; Home and End for the first and "
+    "the last. Ticks in "
     "which nothing is there are left out.",
     "ticks": "All ticks as a table",
     "ticks_cut": "The first {shown} of {all} ticks with anything in them.",
@@ -184,13 +190,15 @@ _ENGLISH = {
     "event_token": "token for {ids}",
     "event_finish": "{ids} done",
     "waits": "Who waits for whom",
-    "waits_is": "For every request that waited: in how many ticks, why, and for whom (in brackets: in how many of them).",
+    "waits_is": "For every request that waited: in how many ticks, why, and for whom (in "
+    "brackets: in how many of them).",
     "waits_none": "Nobody had to wait for a full tick.",
     "col_ticks": "Ticks",
     "col_for": "For",
     "col_why": "Why",
     "live": "Now on the real clock",
-    "live_is": "A mock server and a load generator start as processes on this machine and run this very setting, "
+    "live_is": "A mock server and a load generator start as processes on this machine and run "
+    "this very setting, "
     "{policy}, in real time. Afterwards the two ledgers are compared with the simulation.",
     "live_script": "This part needs JavaScript. In a terminal, tokentick agree toy does the same.",
     "run": "Run it",
@@ -207,7 +215,8 @@ _ENGLISH = {
     "agree_stamps": "Client stamp - server write, p50 / p95 / max",
     "agree_late": "Latest tick, latest send",
     "agree_text": "In full",
-    "foot": "Every number comes from the simulator of tokentick. The address of this page holds the whole setting.",
+    "foot": "Every number comes from the simulator of tokentick. The address of this page holds "
+    "the whole setting.",
     "js_starting": "Starting a server and a load generator …",
     "js_running": "Running.",
     "js_stopped": "Stopped.",
@@ -328,7 +337,8 @@ _CHINESE = {
     "fig_makespan": "全部完成用时，s",
     "dagger": "† 窗口内并非所有请求都已结束：该数值只统计已结束的请求，因此偏乐观。",
     "star": "* 样本很少，取决于最大的一个值。",
-    "same_scale": "四幅图的时间刻度相同。每一行是一个请求，每个点是一个 token，短竖线是该请求 SLO 到期的时刻。",
+    "same_scale": "四幅图的时间刻度相同。每一行是一个请求，每个点是一个 token，短竖线是该请求 "
+    "SLO 到期的时刻。",
     "queue": "排队",
     "prefill": "预填充",
     "decode": "解码",
