@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11 or newer and nothing else; `test-all` also x86_64 Linux.
+# `make demo` and `make test` need Python 3.11 or newer and nothing else; `test-all` also x86_64 Linux and a browser.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # Most tests wait for clocks and processes; more than two at a time would disturb those that measure.
@@ -24,7 +24,7 @@ chromium: ## a browser for tests/browser, if there is none; needs root, or sudo 
 	command -v apt-get >/dev/null && if [ "$$(id -u)" = 0 ]; then as_root=; else as_root="sudo -n"; fi && \
 	echo "installing chromium" && \
 	$$as_root apt-get -qq update >/dev/null 2>&1 && \
-	DEBIAN_FRONTEND=noninteractive $$as_root apt-get -qq install -y --no-install-recommends chromium >/dev/null 2>&1 || \
+	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null 2>&1 || \
 	{ echo "tests/browser needs a browser: install chromium, chromium-browser or google-chrome"; exit 1; }
 
 lint: .venv/installed-dev ## style and types

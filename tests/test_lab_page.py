@@ -138,7 +138,7 @@ def test_why_names_the_cause_and_who_waited_longest() -> None:
         ],
     }
     assert why(policy, words("en")) == (
-        "1 did not end in time. Of 3 ticks that requests waited, 2 were because the KV cache had no room. "
+        "1 missed the SLO. Of 3 ticks that requests waited, 2 were because the KV cache had no room. "
         "R02 queued longest, for 210.0 ms."
     )
 

@@ -19,7 +19,8 @@ from reports.text import DASH, marked, ms, number
 
 PRESETS = ("steady", "head-of-line", "busy", "overload")
 MOST_TICKS = 600  # listed and stepped through
-KNOBS = ("rate", "batch", "wait", "slo", "chunk", "hardware", "tick", "policy")
+KNOBS = ("rate", "hardware", "tick", "policy", "batch", "wait", "chunk", "slo", "ttft", "tpot")
+BOUNDS = {"slo": "E2E", "ttft": "TTFT", "tpot": "TPOT"}
 REQUEST_COLUMNS = ("id", "arrival", "prompt", "output", "queue_delay", "ttft", "tpot", "e2e", "slo")
 TICK_COLUMNS = (
     "tick",
@@ -109,7 +110,7 @@ def page(
         "presets": [_preset(name, experiment["setting"], lang) for name in PRESETS],
         "knobs": [_knob(controls[name], t, experiment["tick_ms"]) for name in KNOBS if name in controls],
         "problems": [_problem(problem, controls, t) for problem in problems],
-        "slo": DASH if of.slo_ms is None else f"{of.slo_ms:,g}",
+        "slo": _slo(experiment["setting"]),
         "budget": f"{of.budget:,}",
         **_compared(experiment, of, t),
         **_in_focus(experiment, of, t),
@@ -158,6 +159,11 @@ def _in_focus(experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str]) ->
         "waits": list(waitings(policy, t)),
         "live_rows": [LiveRow(each["id"], ms(each["e2e_ms"]), each["output_tokens"]) for each in requests],
     }
+
+
+def _slo(setting: Mapping[str, Any]) -> str:
+    given = {name: setting[key] for key, name in BOUNDS.items() if setting[key] is not None}
+    return ", ".join(f"{name} {bound:,g} ms" for name, bound in given.items())
 
 
 def _preset(name: str, setting: Mapping[str, Any], lang: str) -> Link:

@@ -23,7 +23,8 @@ document.addEventListener("DOMContentLoaded", () => {
   document.addEventListener("click", clicked);
   document.addEventListener("keydown", pressed);
   document.addEventListener("input", (event) => { if (event.target.id === "slider") stepTo(Number(event.target.value)); });
-  window.addEventListener("popstate", () => location.reload());
+  lab.search = location.search;
+  window.addEventListener("popstate", () => { if (location.search !== lab.search) location.reload(); });
   remember();
   dress();
   if (location.hash && one("#outcome").contains(one(location.hash))) {
@@ -80,7 +81,8 @@ function replace(fresh) {
   }
   const query = one("#main", fresh).dataset.query;
   one("#main").dataset.query = query;
-  history.replaceState(null, "", `/?${query}${location.hash}`);
+  history.replaceState(null, "", `/${query && `?${query}`}${location.hash}`);
+  lab.search = location.search;
   lab.guesses = null;
   remember();
   dress();

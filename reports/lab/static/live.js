@@ -94,7 +94,7 @@
 
   function measured(found) {
     const row = one(`.stream tr[data-id="${CSS.escape(found.id)}"]`);
-    if (row) one(".measured", row).textContent = found.e2e_ms === null ? found.outcome : digits(found.e2e_ms);
+    if (row) one(".measured", row).textContent = found.e2e_ms === null ? found.outcome : digits(found.e2e_ms, 1);
   }
 
   function fill(id) {
@@ -102,8 +102,8 @@
     one(".slots i:not(.here)", row ?? document.createElement("p"))?.classList.add("here");
   }
 
-  const digits = (value) => (value == null ? "-" : value.toLocaleString(document.documentElement.lang, { maximumFractionDigits: 2 }));
-  const spread = (values) => lab.say("ms", { values: values.map(digits).join(" / ") });
+  const digits = (value, most = 2) => (value == null ? "-" : value.toLocaleString(document.documentElement.lang, { maximumFractionDigits: most }));
+  const spread = (values) => lab.say("ms", { values: values.map((value) => digits(value)).join(" / ") });
 
   function agreed({ agreement, text }) {
     const { verdict, schedule, timing } = agreement;
