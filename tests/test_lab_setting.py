@@ -1,4 +1,4 @@
-"""The setting of the lab in a URL: one canonical form, bounds on every value, and what is said of bad ones."""
+"""The setting of the lab in a URL: one canonical form, bounds on every value, what is said of bad ones."""
 
 from __future__ import annotations
 
