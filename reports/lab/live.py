@@ -241,7 +241,7 @@ def simulated_s(setting: Setting) -> float:
 
 def agree_arguments(setting: Setting, out: Path) -> Iterator[str]:
     bounds = {"ttft": setting.ttft, "tpot": setting.tpot, "e2e": setting.slo}
-    slo = " ".join(f"{name}:{bound:g}" for name, bound in bounds.items() if bound is not None)
+    slo = " ".join(f"{name}:{bound:.10g}" for name, bound in bounds.items() if bound is not None)
     yield from (
         "toy",
         f"--request-rate={setting.rate}",
