@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from reports.lab.experiment import experiment
+from reports.diagnosis_waits import Admitted, waits
+from reports.lab.experiment import experiment, simulation, toy
 from reports.lab.setting import POLICIES, SettingError, parse_strictly
 from tests.conftest import tokentick
 
@@ -85,6 +86,32 @@ def test_every_tick_that_is_waited_has_its_reason(query: str, policy: str) -> No
         assert not set(ids) & set(tick["emitted"])
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("query", ["preset=head-of-line", "preset=overload", "rate=40&batch=3&wait=0.5"])
+def test_the_head_waits_for_what_the_diagnosis_says(query: str, policy: str) -> None:
+    """The diagnosis draws the reasons from ticks of requests alone: as many ticks of the head for each.
+
+    It tells a batch in prefill from one in service, which under immediate and static is one reason here; and
+    of a head that did not fit into the batch of its tick it says that the batch keeps it.
+    """
+    setting = parse_strictly(query)
+    run, admitted = simulation(setting, policy, toy(setting)), Admitted()
+    for row in run.rows():
+        admitted.add(row)
+    diagnosed = waits(run.ticks(), setting.scheduler(policy), admitted)
+    assert diagnosed is not None
+    one_batch = policy in ("immediate", "static")
+    expected: Counter[str] = Counter()
+    for cause, ticks in diagnosed.waiting.items():
+        expected["service" if one_batch and cause == "prefill" else cause] += ticks
+    found: Counter[str] = Counter()
+    for tick in of(query, policy)["ticks"]:
+        started = policy == "continuous" and any("prefill_start" in event for event in tick["events"])
+        if tick["queue"]:
+            found["prefill" if started else tick["waits"][0]["why"]] += 1
+    assert found == expected
+
+
 def waits_of(query: str, policy: str, id: str) -> dict[tuple[str | None, str], int]:
     request = next(each for each in of(query, policy)["requests"] if each["id"] == id)
     return {(wait["id"], wait["why"]): wait["ticks"] for wait in request["waits_for"]}
@@ -101,15 +128,19 @@ def test_a_batch_waits_to_be_full_for_nobody() -> None:
 
 
 def test_under_a_full_kv_cache_the_small_wait_for_the_large_head() -> None:
-    """overload, continuous, tick 5: of 72 tokens 70 are reserved by five; R08 needs 24, R09 7, R10 11."""
-    tick = of("preset=overload", "continuous")["ticks"][5]
-    assert tick["queue"] == ("R08", "R09", "R10")
-    holders = {"R01", "R03", "R05", "R06", "R07"}
-    assert [(wait["why"], set(wait["for"])) for wait in tick["waits"] if wait["id"] in tick["queue"]] == [
-        ("kv", holders)
-    ] * 3
-    later = [wait for tick in of("preset=overload", "continuous")["ticks"][6:9] for wait in tick["waits"]]
-    assert {"id": "R09", "why": "fifo", "for": ("R08",)} in later
+    """overload, continuous: of 72 tokens 70 are reserved by five in tick 5, and 62 by four in tick 6.
+
+    R08 needs 24, R09 7, R10 11: in tick 6 there is room for R09, which must not overtake R08.
+    """
+    ticks = of("preset=overload", "continuous")["ticks"]
+    assert ticks[5]["queue"] == ticks[6]["queue"] == ("R08", "R09", "R10")
+    found = [
+        [(wait["id"], wait["why"], set(wait["for"])) for wait in tick["waits"] if wait["id"] in tick["queue"]]
+        for tick in ticks[5:7]
+    ]
+    five, four = {"R01", "R03", "R05", "R06", "R07"}, {"R01", "R05", "R06", "R07"}
+    assert found[0] == [("R08", "kv", five), ("R09", "kv", five), ("R10", "kv", five)]
+    assert found[1] == [("R08", "kv", four), ("R09", "fifo", {"R08"}), ("R10", "kv", four)]
 
 
 def test_more_in_the_rotation_than_slots_take_turns() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mimetypes
 import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,7 @@ MOST_BODY_BYTES = 4_096
 MOST_WAITING = 8
 BODY_LIMIT_S = 10.0
 STATIC = (Path(__file__).parent / "static", Path(__file__).parent.parent / "page")
-TYPES = (".js", ".css", ".svg")
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FILE_NAME = re.compile(r"[a-z0-9_-]{1,40}\.(js|css|svg)", re.ASCII)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -75,7 +74,7 @@ class Lab:
         app.router.add_get("/static/{name}", self.file)
         app.router.add_get("/api/experiment", self.experiment)
         app.router.add_post("/api/runs", self.start)
-        app.router.add_get("/api/runs/{id}/events", self.events)
+        app.router.add_get("/api/runs/{id}/events", self.events, allow_head=False)
         app.router.add_delete("/api/runs/{id}", self.stop)
         return app
 
@@ -137,9 +136,9 @@ class Lab:
         path = next((path for path in (folder / name for folder in STATIC) if path.is_file()), None)
         if path is None:
             raise web.HTTPNotFound
-        kind = mimetypes.types_map[path.suffix]
+        headers = {"Cache-Control": "no-cache"}
         return web.Response(
-            body=path.read_bytes(), content_type=kind, charset="utf-8", headers={"Cache-Control": "no-cache"}
+            body=path.read_bytes(), content_type=TYPES[path.suffix], charset="utf-8", headers=headers
         )
 
     async def experiment(self, request: web.Request) -> web.Response:
