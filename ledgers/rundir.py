@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -260,7 +261,11 @@ def json_file(value: Any) -> bytes:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file so that a reader sees the old or the new one, never half of it."""
-    data = json_file(value)
+    replace_file(path, json_file(value))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all. InputError if it cannot be done."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -269,7 +274,8 @@ def write_json(path: Path, value: Any) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise InputError(f"{path}: {error.strerror}") from None
 
 

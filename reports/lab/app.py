@@ -34,6 +34,7 @@ from reports.lab.setting import (
     parse,
     parse_strictly,
 )
+from reports.lab.view import page
 
 MOST_BODY_BYTES = 4_096
 MOST_WAITING = 8
@@ -126,6 +127,7 @@ class Lab:
             "experiment": found,
             "knobs": knobs(setting),
             "problems": problems,
+            "page": page(found, knobs(setting), lang, problems),
         }
 
     async def file(self, request: web.Request) -> web.Response:
