@@ -106,6 +106,9 @@ PURE = [
             "stamp_errors.py",
             "text.py",
             "timing.py",
+            "lab/setting.py",
+            "lab/states.py",
+            "lab/waits.py",
         )
     ),
 ]

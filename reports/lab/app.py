@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mimetypes
 import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -26,6 +25,7 @@ from reports.lab.events import Streams
 from reports.lab.experiment import experiment
 from reports.lab.live import BusyError, LiveRun, LiveRuns
 from reports.lab.setting import (
+    DEFAULT,
     LANGUAGES,
     MOST_CHARS,
     Problem,
@@ -41,8 +41,9 @@ MOST_BODY_BYTES = 4_096
 MOST_WAITING = 8
 BODY_LIMIT_S = 10.0
 STATIC = (Path(__file__).parent / "static", Path(__file__).parent.parent / "page")
-TYPES = (".js", ".css", ".svg")
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FILE_NAME = re.compile(r"[a-z0-9_-]{1,40}\.(js|css|svg)", re.ASCII)
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -61,13 +62,13 @@ class Lab:
         self._streams = Streams()
         self._simulating = ThreadPoolExecutor(1, "simulation")
         self._waiting = 0
-        self._page = Environment(
+        self._template = Environment(
             loader=PackageLoader("reports.lab"),
             autoescape=select_autoescape(default=True),
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
-        ).select_template(["index.html", "plain.html"])
+        ).get_template("index.html")
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[self._refused_as_json])
@@ -76,7 +77,7 @@ class Lab:
         app.router.add_get("/static/{name}", self.file)
         app.router.add_get("/api/experiment", self.experiment)
         app.router.add_post("/api/runs", self.start)
-        app.router.add_get("/api/runs/{id}/events", self.events)
+        app.router.add_get("/api/runs/{id}/events", self.events, allow_head=False)
         app.router.add_delete("/api/runs/{id}", self.stop)
         return app
 
@@ -108,28 +109,18 @@ class Lab:
     async def page(self, request: web.Request) -> web.Response:
         """What cannot be used of the query is replaced by its default, and said on the page."""
         setting, problems = parse(_query(request))
-        try:
-            found = await self._experiment(setting)
-        except SettingError as error:
-            problems.append(error.problem)
-            setting = parse("")[0]._replace(lang=setting.lang)
-            found = await self._experiment(setting)
         lang = setting.lang or preferred(request.headers.get("Accept-Language", ""))
-        html = self._page.render(self._context(setting, found, problems, lang))
+        html = await self._in_turn(partial(self._render, setting, problems, lang))
         return web.Response(text=html, content_type="text/html", headers={"Vary": "Accept-Language"})
 
-    def _context(
-        self, setting: Setting, found: dict[str, Any], problems: list[Problem], lang: str
-    ) -> dict[str, Any]:
-        return {
-            "lang": lang,
-            "strings": _words(lang),
-            "setting": found["setting"],
-            "experiment": found,
-            "knobs": knobs(setting),
-            "problems": problems,
-            "page": page(found, knobs(setting), lang, problems),
-        }
+    def _render(self, setting: Setting, problems: list[Problem], lang: str) -> str:
+        try:
+            found = experiment(setting)
+        except SettingError as error:
+            problems = [*problems, error.problem]
+            setting = DEFAULT._replace(lang=setting.lang)
+            found = experiment(setting)
+        return self._template.render(page=page(found, knobs(setting), lang, problems))
 
     async def file(self, request: web.Request) -> web.Response:
         """Only names that can be a file of ours are looked for."""
@@ -139,13 +130,13 @@ class Lab:
         path = next((path for path in (folder / name for folder in STATIC) if path.is_file()), None)
         if path is None:
             raise web.HTTPNotFound
-        kind = mimetypes.types_map[path.suffix]
+        headers = {"Cache-Control": "no-cache"}
         return web.Response(
-            body=path.read_bytes(), content_type=kind, charset="utf-8", headers={"Cache-Control": "no-cache"}
+            body=path.read_bytes(), content_type=TYPES[path.suffix], charset="utf-8", headers=headers
         )
 
     async def experiment(self, request: web.Request) -> web.Response:
-        return _json(await self._experiment(parse_strictly(_query(request))))
+        return _json(await self._in_turn(partial(experiment, parse_strictly(_query(request)))))
 
     async def start(self, request: web.Request) -> web.Response:
         if request.content_type != "application/json":
@@ -173,14 +164,13 @@ class Lab:
             raise web.HTTPNotFound
         return run
 
-    async def _experiment(self, setting: Setting) -> dict[str, Any]:
+    async def _in_turn(self, work: Callable[[], T]) -> T:
         """One at a time, so that many cannot take the machine from a live run."""
         if self._waiting >= MOST_WAITING:
             raise web.HTTPServiceUnavailable
         self._waiting += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._simulating, experiment, setting)
+            return await asyncio.get_running_loop().run_in_executor(self._simulating, work)
         finally:
             self._waiting -= 1
 
@@ -194,15 +184,6 @@ def preferred(accepted: str) -> str:
         if lang in LANGUAGES and re.fullmatch(r"(0|1)(\.[0-9]{0,3})?", weight.strip() or "1"):
             wanted.append((float(weight.strip() or 1), lang))
     return max(wanted, key=lambda each: each[0], default=(1.0, LANGUAGES[0]))[1]
-
-
-def _words(lang: str) -> dict[str, str]:
-    """The texts of the page, if it has any of its own."""
-    try:
-        found: dict[str, str] = import_module("reports.lab.words").words(lang)
-    except ModuleNotFoundError:
-        return {}
-    return found
 
 
 def _query(request: web.Request) -> str:

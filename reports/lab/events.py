@@ -22,8 +22,8 @@ class Streams:
 
     async def send(self, request: web.Request, run: LiveRun) -> web.StreamResponse:
         """From the beginning, or after the event that the browser saw last."""
-        sent = _seen(request.headers.get("Last-Event-ID", ""))
-        if run.over and sent >= len(run.events):
+        sent = min(_seen(request.headers.get("Last-Event-ID", "")), len(run.events))
+        if run.over and sent == len(run.events):
             return web.Response(status=204)  # so that an EventSource does not ask again
         if self._open >= MOST_STREAMS:
             raise web.HTTPServiceUnavailable

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
@@ -81,14 +80,17 @@ class LiveRun:
         self._news = asyncio.Event()
 
     async def _run(self) -> None:
-        directory = Path(tempfile.mkdtemp(prefix="tokentick-lab-"))
         try:
-            await self._agree(directory / "run")
-        except Exception as error:
+            with tempfile.TemporaryDirectory(
+                prefix="tokentick-lab-", ignore_cleanup_errors=True
+            ) as directory:
+                await self._agree(Path(directory) / "run")
+        except OSError as error:  # no place for its files, or no process
+            self._tell("failed", {"message": f"the live run failed: {error.strerror or error}"})
+        except Exception:
             logging.getLogger(__name__).exception("live run")
-            self._tell("failed", {"message": f"the live run failed: {error}"})
+            self._tell("failed", {"message": "the live run failed; the lab's terminal says more"})
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
             self.over = True
             self._wake()
 
@@ -241,7 +243,7 @@ def simulated_s(setting: Setting) -> float:
 
 def agree_arguments(setting: Setting, out: Path) -> Iterator[str]:
     bounds = {"ttft": setting.ttft, "tpot": setting.tpot, "e2e": setting.slo}
-    slo = " ".join(f"{name}:{bound:g}" for name, bound in bounds.items() if bound is not None)
+    slo = " ".join(f"{name}:{bound:.10g}" for name, bound in bounds.items() if bound is not None)
     yield from (
         "toy",
         f"--request-rate={setting.rate}",

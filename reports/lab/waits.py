@@ -75,35 +75,28 @@ class _Rules:
         if shared := self._for_all(before, state):
             yield from (Wait(id, *shared) for id in state.queue)
             return
-        free = self._settings.hardware.kv_budget_tokens - state.row.kv_reserved
         head, holders = state.queue[0], state.prefill + state.ready
         for id in state.queue:
-            fits = self._reserve(id) <= free
-            yield Wait(id, "fifo", (head,)) if fits else Wait(id, "kv", holders)
+            yield Wait(id, "fifo", (head,)) if self._fits(id, state) else Wait(id, "kv", holders)
 
     def _for_all(self, before: State | None, state: State) -> tuple[Why, tuple[str, ...]] | None:
         """What keeps all of the queue, whatever their sizes; None if it is the size of the head."""
-        if self._chunked:
-            held = self._holders(before, state)
-            return ("slots", held) if len(held) >= self._settings.hardware.decode_slots else None
         one_batch = self._settings.policy in ONE_BATCH
-        prefilling = before.prefill if before else ()
-        serving = tuple(id for id in before.ready if id in state.ready) if before and one_batch else ()
-        if under_way := prefilling + serving:
-            return ("service" if one_batch else "prefill"), under_way
-        if state.started:
-            return (("service" if one_batch else "prefill"), state.started) if self._full(state) else None
-        return None if self._formed(state) else ("forming", ())
+        held: Why = "service" if one_batch else "prefill"
+        if before and not self._chunked:
+            serving = tuple(id for id in before.ready if id in state.ready) if one_batch else ()
+            if under_way := before.prefill + serving:
+                return held, under_way
+        if not self._fits(state.queue[0], state):
+            return None
+        if self._chunked:
+            return "slots", self._holders(before, state)
+        return (held, state.started) if state.started else ("forming", ())
 
-    def _full(self, state: State) -> bool:
-        """Whether the batch that started has no place left; else the head did not fit beside it."""
-        return self._settings.policy == "immediate" or len(state.started) == self._settings.max_batch
-
-    def _formed(self, state: State) -> bool:
-        waited_ns = state.row.tick * self._settings.hardware.tick_ns - (
-            self._rows[state.queue[0]].arrival_ns or 0
-        )
-        return len(state.queue) >= self._settings.max_batch or waited_ns >= self._settings.max_wait_ns
+    def _fits(self, id: str, state: State) -> bool:
+        row = self._rows[id]
+        free = self._settings.hardware.kv_budget_tokens - state.row.kv_reserved
+        return row.prompt_tokens + row.output_tokens <= free
 
     def _holders(self, before: State | None, state: State) -> tuple[str, ...]:
         """Who has a decode slot in this tick under `chunked`: a turn, or a place in prefill."""
@@ -128,10 +121,6 @@ class _Rules:
             self._lacking[id] -= tokens
             left -= tokens
             served.append(id)
-
-    def _reserve(self, id: str) -> int:
-        row = self._rows[id]
-        return row.prompt_tokens + row.output_tokens
 
 
 def _in_rotation(before: State | None, state: State) -> Iterator[Wait]:
