@@ -21,6 +21,7 @@ from reports.text import CENSORED, DASH, PERCENTILES, RESTS, marked, ms
 LONG_MS = 10_000  # from which on seconds are easier to read
 MOST_INTERVALS, LEAST_IN_INTERVAL, LEAST_INTERVALS = 40, 20, 4
 FAR_APART = 50  # times the median, from which on a linear axis shows nothing but the tail
+LEAST_LAG_NS = NS_PER_MS  # before the send, that is worth a colour
 SHARE = Axis("share of requests", scale="percentile")
 OTHERWISE = FAILURES | {"rejected", "cancelled"}
 
@@ -50,7 +51,9 @@ LATENCIES = (
 
 def said(value_ms: float) -> str:
     """A duration as a title says it."""
-    return f"{value_ms / 1000:.3g} s" if value_ms >= 1000 else f"{ms(value_ms)} ms"
+    if value_ms >= 1000:
+        return f"{value_ms / 1000:.3g} s"
+    return f"{value_ms:.0f} ms" if value_ms >= 100 else f"{ms(value_ms)} ms"
 
 
 def percentile_charts(rows: RunRows, summary: dict[str, Any]) -> list[Chart]:
@@ -79,7 +82,7 @@ def _percentiles(rows: RunRows, summary: dict[str, Any], of: Latency) -> Chart:
         f"p99 {said(found['p99'])}, at most {said(found['max'])}.",
         series,
         x=SHARE,
-        y=Axis(of.name, unit, "log" if tail else "linear"),
+        y=Axis(of.name, unit, "log") if tail else Axis(of.name, unit, low=0),
         bounds=_slo_bounds(rows.slo, of.bound, ns),
         table=_percentile_table(summary, [(column, of.curves[column]) for column in values]),
         note=". ".join([*notes, *([RESTS] if of.key + "_ms" in summary["rests_on_largest"] else [])]),
@@ -91,7 +94,7 @@ def _against_median(p99: float, p50: float) -> str:
         return "p50 is 0"
     times = p99 / p50
     if times < 1.1:
-        return "no more than p50" if times <= 1 else f"{times - 1:.0%} above p50"
+        return f"{times - 1:.0%} above p50" if times >= 1.01 else "about the same as p50"
     return f"{times:.0f} times p50" if times >= 10 else f"{times:.1f} times p50"
 
 
@@ -145,7 +148,7 @@ def _over_time(rows: RunRows, found: dict[str, float], name: str, pairs: Sequenc
         f"{name} of the completed requests by time of arrival.",
         series,
         x=Axis("arrival", "s"),
-        y=Axis(name, unit, "log" if tail else "linear"),
+        y=Axis(name, unit, "log") if tail else Axis(name, unit, low=0),
         bounds=bounds,
         table=table,
         note=few,
@@ -257,7 +260,7 @@ def _spans(rows: RunRows, i: int, *, measured: bool) -> Iterator[tuple[str, floa
     times = [rows[field][i] for field in fields]
     known = [(time, place) for place, time in enumerate(times) if time is not None]
     for (start, place), (stop, _) in pairwise(known):
-        if stop > start:
+        if stop - start > (LEAST_LAG_NS if kinds[place] == "other" else 0):
             yield kinds[place], start / NS_PER_S, stop / NS_PER_S
 
 

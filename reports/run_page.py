@@ -81,7 +81,8 @@ def _there(*charts: Chart | None) -> list[Chart]:
 
 def _name(info: RunInfo) -> str:
     under = f", {info.config.policy}" if info.config.policy else ""
-    return f"{shortened(info.ledger.name, LONGEST)}, {info.kind}{under}"
+    ledger = f"{shortened(info.ledger.name, LONGEST)}, " if info.ledger.name != info.kind else ""
+    return f"{ledger}{info.kind}{under}"
 
 
 def _verdict(info: RunInfo, summary: dict[str, Any]) -> list[str]:
@@ -174,11 +175,12 @@ def _settings(info: RunInfo) -> Table:
     """What was asked for, as `run.json` has it; what has no meaning for the run is left out."""
     pairs = [
         ("run", info.kind),
-        ("ledger", f"{info.ledger.name}, {info.ledger.requests or 0:,} requests"),
+        ("ledger", info.ledger.name),
+        ("planned requests", f"{info.ledger.requests:,}" if info.ledger.requests else None),
         ("sha256 of its rows", info.ledger.sha256),
         *_config(info.config),
         ("stamps", info.clock.stamp_source),
-        *((f"target: {key}", str(value)) for key, value in (info.target or {}).items()),
+        *((f"target: {key.replace('_', ' ')}", str(value)) for key, value in (info.target or {}).items()),
         *((f"metadata: {key}", value) for key, value in info.config.metadata.items()),
         ("command", shlex.join(info.command)),
         ("host", ", ".join(f"{key} {value}" for key, value in info.host.items())),

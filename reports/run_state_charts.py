@@ -71,7 +71,8 @@ def in_flight_chart(
         series.append(Series("queue", ticks.drawn("queue", config.hardware.tick_s), "step"))
         queued = f"; the queue had up to {max(ticks['queue'].cells):,}"
     stable = summary["stability"]
-    verdict = f" {stable['verdict'].capitalize()}: {stable['reason']}." if stable else ""
+    judged = stable and stable["slope_per_s"] is not None
+    verdict = f" {stable['verdict'].capitalize()}: {stable['reason']}." if judged else ""
     note = DRAWN.format("in flight", 2 * len(rows)) if 2 * len(rows) > MOST_POINTS else ""
     return lines(
         f"Up to {summary['concurrency_peak']:,} requests in flight, "
