@@ -322,7 +322,7 @@ def happened(events: Sequence[str], t: Mapping[str, str]) -> str:
     for kind, id in (event.split(" ", 1) for event in events):
         found.setdefault(kind, []).append(id)
     said = (t[f"event_{kind}"].format(ids=" ".join(ids)) for kind, ids in found.items())
-    return "; ".join(said) or t["nothing"]
+    return t["then"].join(said) or t["nothing"]
 
 
 def waitings(policy: Mapping[str, Any], t: Mapping[str, str]) -> Iterator[Waiting]:

@@ -13,6 +13,7 @@ LANGUAGES = {"en": "English", "zh": "中文"}
 _ENGLISH = {
     "lang": "en",
     "joint": " ",
+    "then": "; ",
     "title": "tokentick lab",
     "skip": "Skip to the content",
     "language": "Language",
@@ -238,6 +239,7 @@ _ENGLISH = {
 _CHINESE = {
     "lang": "zh-CN",
     "joint": "",
+    "then": "；",
     "title": "tokentick 实验室",
     "skip": "跳到正文",
     "language": "语言",
