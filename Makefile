@@ -1,11 +1,11 @@
-# `make demo` and `make test` need Python 3.11 or newer and nothing else; `test-all` also x86_64 Linux.
+# `make demo` and `make test` need Python 3.11 or newer and nothing else; `test-all` also x86_64 Linux and a browser.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # Most tests wait for clocks and processes; more than two at a time would disturb those that measure.
 IN_PARALLEL := --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
-.PHONY: demo test test-all lint lock clean
+.PHONY: demo test test-all chromium lint lock clean
 
 demo: .venv/installed ## the toy ledger against the mock server, under every policy: do they agree?
 	@rm -rf runs/demo
@@ -14,9 +14,18 @@ demo: .venv/installed ## the toy ledger against the mock server, under every pol
 test: .venv/installed-dev ## all tests that need no other server
 	$(BIN)/python -m pytest $(IN_PARALLEL)
 
-test-all: .venv/installed-real ## all tests, also those against a real server
+test-all: .venv/installed-real chromium ## all tests, also those against a real server and in a real browser
 	$(BIN)/python -m pytest $(IN_PARALLEL)
 	$(BIN)/python -m pytest tests/real
+	$(BIN)/python -m pytest tests/browser
+
+chromium: ## a browser for tests/browser, if there is none; needs root, or sudo without a password
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	command -v apt-get >/dev/null && if [ "$$(id -u)" = 0 ]; then as_root=; else as_root="sudo -n"; fi && \
+	echo "installing chromium" && \
+	$$as_root apt-get -qq update >/dev/null 2>&1 && \
+	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null 2>&1 || \
+	{ echo "tests/browser needs a browser: install chromium, chromium-browser or google-chrome"; exit 1; }
 
 lint: .venv/installed-dev ## style and types
 	$(BIN)/ruff check .

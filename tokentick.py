@@ -31,6 +31,7 @@ COMMANDS = {
     "report": "reports.show:report",
     "compare": "reports.compare_cli:compare_command",
     "sweep": "reports.sweep_cli:sweep",
+    "lab": "reports.lab.cli:lab",
     "trace": "ledgers.trace_cli:trace",
 }
 

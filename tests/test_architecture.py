@@ -109,6 +109,9 @@ PURE = [
             "stamp_errors.py",
             "text.py",
             "timing.py",
+            "lab/setting.py",
+            "lab/states.py",
+            "lab/waits.py",
         )
     ),
 ]

@@ -1,0 +1,204 @@
+"""The lab's HTTP server: the page, its files, the JSON API, and the events of a live run.
+
+Every refusal is JSON, `{"error": {"field", "message"}}`. Nothing is ever changed by a GET.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from ledgers.rows import encode
+from reports.lab import security
+from reports.lab.events import Streams
+from reports.lab.experiment import experiment
+from reports.lab.live import BusyError, LiveRun, LiveRuns
+from reports.lab.setting import (
+    DEFAULT,
+    LANGUAGES,
+    MOST_CHARS,
+    Problem,
+    Setting,
+    SettingError,
+    knobs,
+    parse,
+    parse_strictly,
+)
+from reports.lab.view import page
+
+MOST_BODY_BYTES = 4_096
+MOST_WAITING = 8
+BODY_LIMIT_S = 10.0
+STATIC = (Path(__file__).parent / "static", Path(__file__).parent.parent / "page")
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_FILE_NAME = re.compile(r"[a-z0-9_-]{1,40}\.(js|css|svg)", re.ASCII)
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class RunRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /api/runs."""
+
+    query: str = ""
+
+
+class Lab:
+    """The application. `port` is the one that it listens on."""
+
+    def __init__(self, port: int, runs: LiveRuns) -> None:
+        self._port = port
+        self._runs = runs
+        self._streams = Streams()
+        self._simulating = ThreadPoolExecutor(1, "simulation")
+        self._waiting = 0
+        self._template = Environment(
+            loader=PackageLoader("reports.lab"),
+            autoescape=select_autoescape(default=True),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        ).get_template("index.html")
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[self._refused_as_json])
+        app.on_response_prepare.append(security.harden)
+        app.router.add_get("/", self.page)
+        app.router.add_get("/static/{name}", self.file)
+        app.router.add_get("/api/experiment", self.experiment)
+        app.router.add_post("/api/runs", self.start)
+        app.router.add_get("/api/runs/{id}/events", self.events, allow_head=False)
+        app.router.add_delete("/api/runs/{id}", self.stop)
+        return app
+
+    async def close(self) -> None:
+        await self._runs.close()
+        self._simulating.shutdown(cancel_futures=True)
+
+    @web.middleware
+    async def _refused_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            if refused := security.refusal(request.method, request.headers, self._port):
+                return _error(refused[0], refused[1])
+            return await handler(request)
+        except SettingError as error:
+            return _error(400, error.problem.message, error.problem.field)
+        except BusyError as error:
+            return _error(409, str(error))
+        except TimeoutError:
+            return _error(408, "the body took too long")
+        except web.HTTPException as error:
+            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+            return _error(
+                error.status, f"{error.reason}: {request.method} {request.path[:80]}", headers=headers
+            )
+        except Exception:
+            logging.getLogger(__name__).exception("%s %s", request.method, request.path[:80])
+            return _error(500, "the lab failed; its terminal says more")
+
+    async def page(self, request: web.Request) -> web.Response:
+        """What cannot be used of the query is replaced by its default, and said on the page."""
+        setting, problems = parse(_query(request))
+        lang = setting.lang or preferred(request.headers.get("Accept-Language", ""))
+        html = await self._in_turn(partial(self._render, setting, problems, lang))
+        return web.Response(text=html, content_type="text/html", headers={"Vary": "Accept-Language"})
+
+    def _render(self, setting: Setting, problems: list[Problem], lang: str) -> str:
+        try:
+            found = experiment(setting)
+        except SettingError as error:
+            problems = [*problems, error.problem]
+            setting = DEFAULT._replace(lang=setting.lang)
+            found = experiment(setting)
+        return self._template.render(page=page(found, knobs(setting), lang, problems))
+
+    async def file(self, request: web.Request) -> web.Response:
+        """Only names that can be a file of ours are looked for."""
+        name = request.match_info["name"]
+        if not _FILE_NAME.fullmatch(name):
+            raise web.HTTPNotFound
+        path = next((path for path in (folder / name for folder in STATIC) if path.is_file()), None)
+        if path is None:
+            raise web.HTTPNotFound
+        headers = {"Cache-Control": "no-cache"}
+        return web.Response(
+            body=path.read_bytes(), content_type=TYPES[path.suffix], charset="utf-8", headers=headers
+        )
+
+    async def experiment(self, request: web.Request) -> web.Response:
+        return _json(await self._in_turn(partial(experiment, parse_strictly(_query(request)))))
+
+    async def start(self, request: web.Request) -> web.Response:
+        if request.content_type != "application/json":
+            raise web.HTTPUnsupportedMediaType
+        async with asyncio.timeout(BODY_LIMIT_S):
+            body = await request.read()
+        try:
+            wanted = msgspec.json.decode(body, type=RunRequest)
+        except msgspec.DecodeError as error:
+            return _error(400, f"the body is not what was expected: {error}")
+        run = self._runs.start(parse_strictly(wanted.query))
+        return _json({"id": run.id, "query": run.setting.query()}, status=201)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        return await self._streams.send(request, self._run(request))
+
+    async def stop(self, request: web.Request) -> web.Response:
+        run = self._run(request)
+        await run.stop()
+        return _json({"id": run.id})
+
+    def _run(self, request: web.Request) -> LiveRun:
+        run = self._runs.find(request.match_info["id"])
+        if run is None:
+            raise web.HTTPNotFound
+        return run
+
+    async def _in_turn(self, work: Callable[[], T]) -> T:
+        """One at a time, so that many cannot take the machine from a live run."""
+        if self._waiting >= MOST_WAITING:
+            raise web.HTTPServiceUnavailable
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._simulating, work)
+        finally:
+            self._waiting -= 1
+
+
+def preferred(accepted: str) -> str:
+    """Of the languages there are, the one that an Accept-Language header wants most; English without one."""
+    wanted: list[tuple[float, str]] = []
+    for part in accepted[:MOST_CHARS].split(","):
+        tag, _, weight = part.partition(";q=")
+        lang = tag.strip().lower().partition("-")[0]
+        if lang in LANGUAGES and re.fullmatch(r"(0|1)(\.[0-9]{0,3})?", weight.strip() or "1"):
+            wanted.append((float(weight.strip() or 1), lang))
+    return max(wanted, key=lambda each: each[0], default=(1.0, LANGUAGES[0]))[1]
+
+
+def _query(request: web.Request) -> str:
+    return request.rel_url.raw_query_string
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(body=encode(value), content_type="application/json", status=status)
+
+
+def _error(
+    status: int, message: str, field: str | None = None, headers: dict[str, str] | None = None
+) -> web.Response:
+    body = encode({"error": {"field": field, "message": message}})
+    reason = HTTPStatus(status).phrase
+    return web.Response(
+        status=status, reason=reason, body=body, content_type="application/json", headers=headers
+    )
