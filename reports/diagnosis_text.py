@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from ledgers.printable import printable
 from reports.diagnosis import Diagnosis
 from reports.findings import Figure, Finding
+from reports.markdown import bullets, escaped, joined, table
 from reports.text import DASH, WIDTH, wrapped
 
 NOTHING = "Nothing stands out."
 _VALUE = 32  # columns for the value and its unit
 _PLURALS = ("requests", "ticks", "tokens", "request ticks")
-_MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]#"})
 
 
 def diagnosis_text(found: Diagnosis) -> str:
@@ -28,14 +27,13 @@ def diagnosis_text(found: Diagnosis) -> str:
 
 
 def diagnosis_markdown(found: Diagnosis) -> str:
-    blocks = [f"## {_marked(_heading(found))}"]
+    blocks = [f"## {escaped(_heading(found))}"]
     if found.ttft:
-        blocks.append(f"Where TTFT went, on average: {_marked(_split(found.ttft))}.")
+        blocks.append(f"Where TTFT went, on average: {escaped(_split(found.ttft))}.")
     blocks += [_finding_markdown(finding) for finding in found.findings]
     if not found.findings:
         blocks.append(NOTHING)
-    blocks.append("\n".join(f"- {_marked(words)}" for words in _looked_at(found)))
-    return "\n\n".join(blocks)
+    return joined([*blocks, bullets(_looked_at(found))])
 
 
 def _heading(found: Diagnosis) -> str:
@@ -60,9 +58,8 @@ def _finding_text(number: int, finding: Finding) -> str:
 
 
 def _finding_markdown(finding: Finding) -> str:
-    rows = [f"| {_marked(figure.name)} | {_marked(_value(figure))} |" for figure in finding.evidence]
-    table = "\n".join(["| evidence | value |", "|---|---|", *rows])
-    return f"### {_marked(_title(finding))}\n\n{table}\n\nCannot tell: {_marked(finding.cannot_tell)}"
+    evidence = table(("evidence", "value"), ((each.name, _value(each)) for each in finding.evidence), "ll")
+    return f"### {escaped(_title(finding))}\n\n{evidence}\n\nCannot tell: {escaped(finding.cannot_tell)}"
 
 
 def _title(finding: Finding) -> str:
@@ -91,11 +88,6 @@ def _looked_at(found: Diagnosis) -> list[str]:
         reasons[why].append(rule)
     lines = [f"Looked at, and nothing found: {', '.join(found.nothing)}"] if found.nothing else []
     return lines + [f"Could not look at {', '.join(names)}: {why}" for why, names in reasons.items()]
-
-
-def _marked(text: str) -> str:
-    """As Markdown shows it, whatever a server or a file name put into it."""
-    return printable(" ".join(text.split())).translate(_MARKDOWN)
 
 
 FORMS: dict[str, Callable[[Diagnosis], str]] = {"text": diagnosis_text, "markdown": diagnosis_markdown}

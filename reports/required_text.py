@@ -14,11 +14,19 @@ def required_text(judged: Sequence[Judged], *, unproven: bool) -> str:
     """A line for each requirement; empty without any."""
     if not judged:
         return ""
-    lines = [UNPROVEN if unproven else "Required:"]
+    lines = [heading(unproven=unproven) + ("" if unproven else ":")]
     for each in judged:
-        words = f"{'met   ' if each.met else 'MISSED'}  {each.requirement}: {_found(each)}"
-        lines += wrapped(words, first="  ", then="          ")
+        lines += wrapped(found_words(each), first="  ", then="          ")
     return "\n".join(lines)
+
+
+def heading(*, unproven: bool) -> str:
+    return UNPROVEN if unproven else "Required"
+
+
+def found_words(judged: Judged) -> str:
+    """Met or missed, the requirement, and what was found."""
+    return f"{'met   ' if judged.met else 'MISSED'}  {judged.requirement}: {_found(judged)}"
 
 
 def _found(judged: Judged) -> str:

@@ -20,6 +20,7 @@ from ledgers.rows import encode
 from ledgers.rundir import Finished, Run
 from ledgers.summary import save_summary, summarize
 from reports.certainty_text import certainty
+from reports.forms import DETAILED, FORMS, Shown, lines
 from reports.required_text import required_text
 from reports.server_text import server_text
 from reports.text import request_labels, run_text, tick_lines
@@ -29,9 +30,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _STDOUT, _STDERR = 1, 2
 
 
-def form_options(what: str) -> Callable[[Command], Command]:
+def form_options(what: str, more: Sequence[str] = ()) -> Callable[[Command], Command]:
     """`--format`, whose forms are `what`, and `--json`."""
-    forms = click.Choice(["text", "markdown", "json"])
+    forms = click.Choice(["text", "markdown", "json", *more])
     form = click.option("--format", "form", type=forms, default="text", show_default=True, help=what)
     as_json = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
     return lambda command: form(as_json(command))
@@ -42,7 +43,8 @@ def form_options(what: str) -> Callable[[Command], Command]:
 )
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--ticks", is_flag=True, help="Print the state after each tick, with its events if recorded.")
-@form_options("json: the summaries, or the diagnoses; markdown: diagnoses only.")
+@form_options("csv: a row per run; vllm: the result JSON of vllm bench serve, a line per run.", DETAILED)
+@click.option("--detailed", is_flag=True, help="With csv a row per request; with vllm arrays of them.")
 @require_option
 @click.option("--diagnose", is_flag=True, help="Print what stands out, and why (docs/diagnosis.md).")
 @click.option(
@@ -57,6 +59,7 @@ def report(
     ticks: bool,
     form: str,
     as_json: bool,
+    detailed: bool,
     diagnose: bool,
     against: Path | None,
     require: Sequence[str],
@@ -68,17 +71,13 @@ def report(
     With --require the exit code is 1 if a run misses any of it.
     """
     required = [parse_requirement(word) for word in require]
-    if required and (diagnose or ticks):
-        raise InputError("--require: goes without --diagnose and --ticks")
-    if diagnose and not ticks:
+    form = "json" if as_json else form
+    _refuse_contradictions(form, ticks, diagnose, against is not None, bool(required), detailed)
+    if diagnose:
         from reports.diagnose import diagnoses
 
-        click.echo(diagnoses(runs, against, "json" if as_json else form))
+        click.echo(diagnoses(runs, against, form))
         return 0
-    if diagnose or against or form == "markdown":
-        raise InputError(_DIAGNOSE_ALONE)
-    if ticks and (as_json or form == "json"):
-        raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
     if ticks:
         for path in runs:
             _print_ticks(Run(path))
@@ -86,7 +85,10 @@ def report(
     opened = [Run(path) for path in runs]
     summaries = [_summary(run, cut) for run in opened]
     judged = [verdicts(run, summary, required) for run, summary in zip(opened, summaries, strict=True)]
-    if as_json or form == "json":
+    if form in FORMS:
+        for line in lines(form, list(map(Shown, opened, summaries, judged)), detailed=detailed):
+            click.echo(line.encode())
+    elif form == "json":
         each = {
             str(path): _with_verdicts(summary, found)
             for path, summary, found in zip(runs, summaries, judged, strict=True)
@@ -103,7 +105,24 @@ def _with_verdicts(summary: dict[str, Any], judged: Sequence[Judged]) -> dict[st
     return {**summary, "requirements": judged} if judged else summary
 
 
-_DIAGNOSE_ALONE = "--against and --format markdown belong to --diagnose, which goes without --ticks"
+def _refuse_contradictions(
+    form: str, ticks: bool, diagnose: bool, against: bool, require: bool, detailed: bool
+) -> None:
+    """InputError for flags that mean nothing beside one another."""
+    if ticks and diagnose:
+        raise InputError("--ticks: goes without --diagnose")
+    if require and (diagnose or ticks):
+        raise InputError(f"--require: goes without {'--diagnose' if diagnose else '--ticks'}")
+    if against and not diagnose:
+        raise InputError("--against: belongs to --diagnose")
+    if detailed and form not in DETAILED:
+        raise InputError(f"--detailed: belongs to --format {' and '.join(DETAILED)}")
+    if ticks and form != "text":
+        raise InputError(
+            f"--format {form}: goes without --ticks, which prints a table (ticks.jsonl has JSON)"
+        )
+    if diagnose and form in DETAILED:
+        raise InputError(f"--format {form}: goes without --diagnose")
 
 
 def _summary(run: Run, cut: dict[str, Any]) -> dict[str, Any]:
