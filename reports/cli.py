@@ -38,12 +38,14 @@ from mock_server.policies import POLICIES
 from reports.agree import Replay, overall
 from reports.agree import agree as run_agreement
 from reports.agreement import Verdict
+from reports.agreement_markdown import agreement_markdown
 from reports.agreement_text import PolicyResult, agreement_text, overall_text, parts_table, side_by_side
 from reports.calibrate import calibrate as run_calibration
+from reports.calibration_markdown import calibration_markdown
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
 from reports.required_text import required_text
-from reports.show import ROWS_SHOWN, read_summary, say
+from reports.show import ROWS_SHOWN, form_options, read_summary, say
 from reports.text import request_table, wrapped
 
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
@@ -51,6 +53,10 @@ LADDER, QUICK_LADDER = (1, 10, 30, 100, 300, 1_000, 2_000), (1, 30, 300)
 RUNG_S, QUICK_RUNG_S = Fraction(2), Fraction(1, 2)
 MOST_STREAMS = 100_000
 INCONCLUSIVE, INTERRUPTED = 4, 130
+CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
+    "text": calibration_text,
+    "markdown": calibration_markdown,
+}
 
 
 @click.command(
@@ -72,7 +78,7 @@ INCONCLUSIVE, INTERRUPTED = 4, 130
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory for all files.  [default: under runs/]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
+@form_options("json: the agreement as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
 def agree(**options: Any) -> int:
     """Replay LEDGER against the mock server, simulate it, and compare the two.
@@ -81,6 +87,7 @@ def agree(**options: Any) -> int:
     trace file. `--policy all` does it once for each policy; for classes, where --classes says which.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
+    options["as_json"] |= options["form"] == "json"
     ledger = ledger_from(options, default="toy")
     window = window_from(options)
     classes = values(ledger.rows, "class_")
@@ -112,9 +119,11 @@ def agree(**options: Any) -> int:
         click.echo(encode(answer))
     elif options["quiet"]:
         say(f"{verdict}  {out}")
+    elif options["form"] == "markdown":
+        click.echo(agreement_markdown(results, verdict, judged if required else {}, out))
     else:
         _show(results, out, verdict)
-        for policy, found in judged.items() if required else ():
+        for policy, found in judged.items() if required and options["form"] == "text" else ():
             say(f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}")
     missed = any(not each.met for found in judged.values() for each in found)
     return EXIT_CODES[verdict] or int(missed)
@@ -210,7 +219,7 @@ def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> l
     help=f"The same as --streams {','.join(map(str, QUICK_LADDER))} --seconds {float(QUICK_RUNG_S):g}.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the run directories of all loads here.")
-@click.option("--json", "as_json", is_flag=True, help="Print the calibration as one JSON object.")
+@form_options("json: the calibration as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
 def calibrate(**options: Any) -> int:
     """Find out how far off the load generator's stamps are on this machine, and up to which load.
@@ -220,6 +229,7 @@ def calibrate(**options: Any) -> int:
     minute. The result is kept for `tokentick run`, which then says how exact its own figures are.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
+    options["as_json"] |= options["form"] == "json"
     quick, tell = options["quick"], _teller(silent=options["quiet"] or options["as_json"])
     ladder = options["streams"] or (QUICK_LADDER if quick else LADDER)
     seconds = float(options["seconds"] or (QUICK_RUNG_S if quick else RUNG_S))
@@ -235,8 +245,10 @@ def calibrate(**options: Any) -> int:
             write_json(out / "calibration.json", calibration)
     if options["as_json"]:
         click.echo(encode(calibration))
+    elif options["quiet"]:
+        say(calibration_answer(calibration))
     else:
-        say(calibration_answer(calibration) if options["quiet"] else calibration_text(calibration))
+        say(CALIBRATION_FORMS[options["form"]](calibration))
     if not calibration.most_streams:
         tell("not saved: one of the patterns has no load at which the client was what was tried")
         return INCONCLUSIVE

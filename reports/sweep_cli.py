@@ -22,9 +22,10 @@ from mock_server.policies import POLICIES
 from reports.grid import AUTO, AXES, names, numbers, points, settings
 from reports.points import Server
 from reports.pool import cores
-from reports.show import say
+from reports.show import form_options, say
 from reports.sweep import Sweep, curves, draws, found_rates, identity, run_sweep
 from reports.sweep_dir import SweepDirectory
+from reports.sweep_markdown import sweep_markdown
 from reports.sweep_text import sweep_text
 
 INTERRUPTED = 130
@@ -118,7 +119,7 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 )
 @click.option("--keep-runs", is_flag=True, help="Leave the run directory of each point below runs/ of --out.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to make, or to go on with.")
-@click.option("--json", "as_json", is_flag=True, help="Print the curves, or the answer, as one JSON object.")
+@form_options("json: the curves, or the answer, as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def sweep(**options: Any) -> int:
     """Run LEDGER over rates and settings, and say where throughput, goodput and tails bend.
@@ -127,6 +128,7 @@ def sweep(**options: Any) -> int:
     seed of its own. The same command with the same --out goes on where it was stopped.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
+    options["as_json"] |= options["form"] == "json"
     tell = teller(silent=options["quiet"] or options["as_json"])
     server = _server(options)
     axes = _axes(options)
@@ -160,7 +162,8 @@ def _show(wanted: Sweep, directory: SweepDirectory, options: dict[str, Any]) -> 
     if options["as_json"]:
         click.echo(encode({"path": str(directory.path), **directory.settings, "curves": found}))
     elif not options["quiet"]:
-        say(sweep_text(found, window_from(wanted.options).slo.given, directory.path))
+        form = {"text": sweep_text, "markdown": sweep_markdown}[options["form"]]
+        say(form(found, window_from(wanted.options).slo.given, directory.path))
 
 
 def teller(*, silent: bool) -> Callable[[str], None]:
