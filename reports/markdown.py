@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from ledgers.printable import printable
 
-_SIGNS = str.maketrans({**{char: f"\\{char}" for char in "\\|*_`~<>[]#"}, "&": "&amp;", "$": "&#36;"})
+_SIGNS = str.maketrans({**{char: f"\\{char}" for char in "\\|*_`~<>[]#"}, "&": "&amp;", "$": "&dollar;"})
 _APART = "&#8203;"
 _REFERENCES = re.compile(r"@(?=\w)|#(?=\d)|\bGH-(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE)
 _BLOCK = re.compile(r"^(\d*)([-+.)=])(?=\s|$)")  # what would begin a list or a heading of its own
