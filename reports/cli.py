@@ -26,7 +26,7 @@ from ledgers.options import (
     window_options,
 )
 from ledgers.printable import printable
-from ledgers.required import require_option, requirements_from, verdicts
+from ledgers.required import require_option, requirements_from, verdict_code, verdicts
 from ledgers.requirements import Judged, Requirement
 from ledgers.rows import encode
 from ledgers.rundir import Run, default_path, make_empty, write_json
@@ -125,8 +125,7 @@ def agree(**options: Any) -> int:
         _show(results, out, verdict)
         for policy, found in judged.items() if required and options["form"] == "text" else ():
             say(f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}")
-    missed = any(not each.met for found in judged.values() for each in found)
-    return EXIT_CODES[verdict] or int(missed)
+    return EXIT_CODES[verdict] or verdict_code(each for found in judged.values() for each in found)
 
 
 def _span(last_arrival_ns: int) -> str:

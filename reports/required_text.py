@@ -25,12 +25,16 @@ def heading(*, unproven: bool) -> str:
 
 
 def found_words(judged: Judged) -> str:
-    """Met or missed, the requirement, and what was found."""
-    return f"{'met   ' if judged.met else 'MISSED'}  {judged.requirement}: {_found(judged)}"
+    """Met, missed, or nobody can tell; the requirement, and what was found."""
+    word = {True: "met", False: "MISSED", None: "CANNOT TELL"}[judged.met]
+    return f"{word:<6}  {judged.requirement}: {_found(judged)}"
 
 
 def _found(judged: Judged) -> str:
     metric = parse_requirement(judged.requirement).metric
+    if judged.met is None:
+        good = "" if judged.good is None else f"{judged.good} of {judged.n} requests do; "
+        return f"{good}{judged.lost} left no row"
     if judged.value is None:
         value = "beyond all bounds"
     elif metric in LATENCIES:

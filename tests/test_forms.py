@@ -1,4 +1,4 @@
-"""`tokentick report --format csv|vllm`: what scripts and spreadsheets read, against figures worked by hand."""
+"""`tokentick report --format csv|vllm`: what scripts and spreadsheets read, with figures worked by hand."""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ def test_a_run_is_a_few_small_tables(tmp_path: Path) -> None:
     """What was run, percentiles first and the mean behind them, rates, failures."""
     run = Run(write_run(tmp_path / "run", ROWS, CONFIG, kind="measured", requests=5))
     text = "\n".join(lines("markdown", [Shown(run, summarize(run))], detailed=False))
-    assert text.startswith(
-        f"## {escaped(str(tmp_path))}/run: measured test\n\n- 5 scheduled = 4 completed + 1 failed\n"
-    )
+    head, counted, *_ = text.split("\n\n")
+    assert head == f"## {escaped(str(tmp_path))}/run: measured test"
+    assert counted.splitlines()[0] == "- 5 scheduled = 4 completed + 1 failed"
     for line in (
         "| setting | value |",
         "| request rate | 10 req/s |",
@@ -84,13 +84,13 @@ def test_an_error_of_a_server_cannot_break_out_of_the_report(tmp_path: Path) -> 
         sent_ns=0,
         end_ns=MS,
         outcome="http_error",
-        error="oops |\n\n# <script> @everyone fixes #1",
+        error="oops |\n\n# <b> @everyone fixes #1",
     )
     run = Run(write_run(tmp_path / "run", [failed], CONFIG, kind="measured"))
     text = "\n".join(lines("markdown", [Shown(run, summarize(run))], detailed=False))
     assert "- NOTHING COMPLETED" in text.splitlines()
     assert (
-        "- 1 http\\_error, 1.00 ms after the send: oops \\| \\# \\<script\\> @&#8203;everyone fixes \\#&#8203;1"
+        "- 1 http\\_error, 1.00 ms after the send: oops \\| \\# \\<b\\> @&#8203;everyone fixes \\#&#8203;1"
     ) in text.splitlines()
 
 
