@@ -92,7 +92,7 @@ def parse_requirement(text: str) -> Requirement:
     if limit < 0 or (metric in SHARES and limit > 1):
         raise _bad(text, f"{metric} is {'a share from 0 to 1' if metric in SHARES else 'never below 0'}")
     if percent is not None and not 0 < percent < 100:
-        raise _bad(text, "a percentile lies between p0 and p100; for all requests say max")
+        raise _bad(text, "a percentile is above p0 and below p100; for all requests say max")
     return Requirement(
         text=" ".join(text.split()),
         class_=found["class"],

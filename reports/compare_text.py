@@ -18,6 +18,8 @@ LEGENDS = {
     "unsteady": "the queue grew: the figures are of this length of run only",
     "incomplete": "the run was cut short, or has lost rows",
 }
+FEW_BEYOND = 10  # independent values beyond a percentile, below which its interval is wide
+FEW_MARK = "~"
 _SHORT = {"no difference shown": "not shown", "cannot tell": "cannot tell"}
 
 
@@ -75,7 +77,7 @@ def _cells(line: Line, found: Comparison) -> list[str]:
         after,
         signed if line.difference < 0 else f"+{signed}",
         change,
-        interval(line),
+        interval(line) + few(line),
         verdict + beyond,
     ]
 
@@ -109,6 +111,11 @@ def interval(line: Line) -> str:
     return f"{low}..{high}"
 
 
+def few(line: Line) -> str:
+    bounded = line.low is not None or line.high is not None
+    return FEW_MARK if bounded and line.beyond is not None and line.beyond < FEW_BEYOND else ""
+
+
 def remarks(found: Comparison) -> list[str]:
     """What the marks mean, and what could not be told."""
     here = {mark for marks in found.marks.values() for mark in marks}
@@ -117,6 +124,8 @@ def remarks(found: Comparison) -> list[str]:
         lines.append("not shown: no difference shown; the interval says how large it may be all the same")
     if any(line.primary and line.regression == "yes" for line in found.lines):
         lines.append("! the whole interval is worse than the tolerance")
+    if any(few(line) for line in found.lines):
+        lines.append(f"{FEW_MARK} under {FEW_BEYOND} independent values lie beyond it: the interval is wide")
     reasons: dict[str, list[str]] = {}
     for line in found.lines:
         if line.why and line.class_ is None:

@@ -248,9 +248,18 @@ def _check_trim(options: dict[str, Any]) -> None:
             raise InputError(f"--{name}: is for the figures of one run (simulate, run, report), no sweep's")
 
 
+def _check_run_options(options: dict[str, Any]) -> None:
+    """InputError for what a search would not heed."""
+    for word in (options["run_options"] or "").split():
+        flag = word.split("=")[0]
+        if flag in (f"--{name}" for name in OF_ONE_RUN):
+            raise InputError(f"--run-options {flag}: means nothing with --find, which judges all requests")
+
+
 def _check_find(options: dict[str, Any]) -> None:
     """InputError for flags of a search without one."""
     if options["find"]:
+        _check_run_options(options)
         return
     context = click.get_current_context()
     for name in ("require", "resolution", "confidence", "max_requests"):
