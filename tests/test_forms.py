@@ -30,6 +30,7 @@ def row(id: str, arrival: int, sent: int, tokens: list[int], **other: Any) -> Re
         arrival_ns=arrival * MS,
         sent_ns=sent * MS,
         first_token_ns=tokens[0] * MS,
+        first_content_ns=tokens[0] * MS,
         last_token_ns=tokens[-1] * MS,
         end_ns=tokens[-1] * MS,
         tokens=len(tokens),

@@ -72,6 +72,7 @@ def test_a_run_is_a_few_small_tables(tmp_path: Path) -> None:
         "- 1 http\\_error, 10.0 ms after the send: overloaded",
     ):
         assert line in text.splitlines(), line
+    assert "TTFC" not in text  # there was no reasoning, before which it is TTFT
 
 
 def test_an_error_of_a_server_cannot_break_out_of_the_report(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def _latencies(summary: dict[str, Any]) -> str:
     rows = [
         [name, *(marked(summary, key, statistic, found) for statistic in PERCENTILES), str(found["n"])]
         for key, name in LATENCIES.items()
-        if (found := summary[key])
+        if (found := summary[key]) and (key != "ttfc_ms" or summary["reasoning"]["requests"])
     ]
     if not rows:
         return ""
