@@ -64,15 +64,10 @@ def unproven(summary: dict[str, Any]) -> bool:
 
 
 def exit_code(summary: dict[str, Any], judged: Sequence[Judged]) -> int:
-    """0 if all are met, or none was asked for."""
+    """0 if all are met, or none was asked for. One that is missed decides, then one that nobody can tell."""
     if not judged:
         return 0
     if unproven(summary):
         return UNPROVEN
-    return verdict_code(judged)
-
-
-def verdict_code(judged: Iterable[Judged]) -> int:
-    """One that is missed decides, and after it one of which nobody can tell."""
     found = [each.met for each in judged]
     return MISSED if False in found else UNPROVEN if None in found else 0

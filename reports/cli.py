@@ -26,7 +26,7 @@ from ledgers.options import (
     window_options,
 )
 from ledgers.printable import printable
-from ledgers.required import require_option, requirements_from, verdict_code, verdicts
+from ledgers.required import require_option, requirements_from, verdicts
 from ledgers.requirements import Judged, Requirement
 from ledgers.rows import encode
 from ledgers.rundir import Run, default_path, make_empty, write_json
@@ -44,8 +44,9 @@ from reports.calibrate import calibrate as run_calibration
 from reports.calibration_markdown import calibration_markdown
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
+from reports.forms import format_option
 from reports.required_text import required_text
-from reports.show import ROWS_SHOWN, form_options, read_summary, say
+from reports.show import ROWS_SHOWN, read_summary, say
 from reports.text import request_table, wrapped
 
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
@@ -78,8 +79,9 @@ CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory for all files.  [default: under runs/]"
 )
-@form_options("json: the agreement as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
+@format_option
 def agree(**options: Any) -> int:
     """Replay LEDGER against the mock server, simulate it, and compare the two.
 
@@ -87,7 +89,6 @@ def agree(**options: Any) -> int:
     trace file. `--policy all` does it once for each policy; for classes, where --classes says which.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
-    options["as_json"] |= options["form"] == "json"
     ledger = ledger_from(options, default="toy")
     window = window_from(options)
     classes = values(ledger.rows, "class_")
@@ -125,7 +126,8 @@ def agree(**options: Any) -> int:
         _show(results, out, verdict)
         for policy, found in judged.items() if required and options["form"] == "text" else ():
             say(f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}")
-    return EXIT_CODES[verdict] or verdict_code(each for found in judged.values() for each in found)
+    missed = any(not each.met for found in judged.values() for each in found)
+    return EXIT_CODES[verdict] or int(missed)
 
 
 def _span(last_arrival_ns: int) -> str:
@@ -218,8 +220,9 @@ def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> l
     help=f"The same as --streams {','.join(map(str, QUICK_LADDER))} --seconds {float(QUICK_RUNG_S):g}.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the run directories of all loads here.")
-@form_options("json: the calibration as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the calibration as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
+@format_option
 def calibrate(**options: Any) -> int:
     """Find out how far off the load generator's stamps are on this machine, and up to which load.
 
@@ -228,7 +231,6 @@ def calibrate(**options: Any) -> int:
     minute. The result is kept for `tokentick run`, which then says how exact its own figures are.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
-    options["as_json"] |= options["form"] == "json"
     quick, tell = options["quick"], _teller(silent=options["quiet"] or options["as_json"])
     ladder = options["streams"] or (QUICK_LADDER if quick else LADDER)
     seconds = float(options["seconds"] or (QUICK_RUNG_S if quick else RUNG_S))

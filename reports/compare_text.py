@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from reports.compare import Comparison, Line
 from reports.compare_samples import MARKS
 from reports.compare_settings import in_words
-from reports.markdown import bullets, escaped, joined
-from reports.markdown import table as table_markdown
+from reports.markdown import escaped as _marked
 from reports.text import DASH, ms, table, wrapped
 
 COLUMNS = ("metric", "before", "after", "diff", "change", "interval", "verdict")
@@ -34,11 +33,13 @@ def comparison_text(found: Comparison) -> str:
 
 
 def comparison_markdown(found: Comparison) -> str:
-    blocks = [f"## {escaped(heading(found)[0])}", bullets(heading(found)[1:])]
+    blocks = [f"## {_marked(heading(found)[0])}", _list(heading(found)[1:])]
     for title, lines in tables(found):
-        rows = (_cells(line, found) for line in lines)
-        blocks += [f"### {escaped(title)}", table_markdown(COLUMNS, rows, "lrrrrrl")]
-    return joined([*blocks, bullets(remarks(found)), f"**{escaped(conclusion(found))}**"])
+        rows = [COLUMNS, ["---"] + ["---:"] * 5 + ["---"], *(_cells(line, found) for line in lines)]
+        shown = (row if number == 1 else [_marked(cell) for cell in row] for number, row in enumerate(rows))
+        blocks += [f"### {_marked(title)}", "\n".join(f"| {' | '.join(row)} |" for row in shown)]
+    blocks += [_list(remarks(found)), f"**{_marked(conclusion(found))}**"]
+    return "\n\n".join(block for block in blocks if block)
 
 
 FORMS: dict[str, Callable[[Comparison], str]] = {"text": comparison_text, "markdown": comparison_markdown}
@@ -161,3 +162,7 @@ def conclusion(found: Comparison) -> str:
 
 def _named(line: Line) -> str:
     return line.metric if line.class_ is None else f"class={line.class_} {line.metric}"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {_marked(line)}" for line in lines)

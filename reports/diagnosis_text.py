@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from reports.diagnosis import Diagnosis
 from reports.findings import Figure, Finding
-from reports.markdown import bullets, escaped, joined, table
+from reports.markdown import escaped as _marked
 from reports.text import DASH, WIDTH, wrapped
 
 NOTHING = "Nothing stands out."
@@ -27,13 +27,14 @@ def diagnosis_text(found: Diagnosis) -> str:
 
 
 def diagnosis_markdown(found: Diagnosis) -> str:
-    blocks = [f"## {escaped(_heading(found))}"]
+    blocks = [f"## {_marked(_heading(found))}"]
     if found.ttft:
-        blocks.append(f"Where TTFT went, on average: {escaped(_split(found.ttft))}.")
+        blocks.append(f"Where TTFT went, on average: {_marked(_split(found.ttft))}.")
     blocks += [_finding_markdown(finding) for finding in found.findings]
     if not found.findings:
         blocks.append(NOTHING)
-    return joined([*blocks, bullets(_looked_at(found))])
+    blocks.append("\n".join(f"- {_marked(words)}" for words in _looked_at(found)))
+    return "\n\n".join(blocks)
 
 
 def _heading(found: Diagnosis) -> str:
@@ -58,8 +59,9 @@ def _finding_text(number: int, finding: Finding) -> str:
 
 
 def _finding_markdown(finding: Finding) -> str:
-    evidence = table(("evidence", "value"), ((each.name, _value(each)) for each in finding.evidence), "ll")
-    return f"### {escaped(_title(finding))}\n\n{evidence}\n\nCannot tell: {escaped(finding.cannot_tell)}"
+    rows = [f"| {_marked(figure.name)} | {_marked(_value(figure))} |" for figure in finding.evidence]
+    table = "\n".join(["| evidence | value |", "|---|---|", *rows])
+    return f"### {_marked(_title(finding))}\n\n{table}\n\nCannot tell: {_marked(finding.cannot_tell)}"
 
 
 def _title(finding: Finding) -> str:

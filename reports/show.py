@@ -70,14 +70,19 @@ def report(
     With --warmup or --cooldown the figures are printed as they would be with these, and no file is changed.
     With --require the exit code is 1 if a run misses any of it.
     """
+    _check_form(form, ticks, diagnose, detailed)
     required = [parse_requirement(word) for word in require]
-    form = "json" if as_json else form
-    _refuse_contradictions(form, ticks, diagnose, against is not None, bool(required), detailed)
-    if diagnose:
+    if required and (diagnose or ticks):
+        raise InputError("--require: goes without --diagnose and --ticks")
+    if diagnose and not ticks:
         from reports.diagnose import diagnoses
 
-        click.echo(diagnoses(runs, against, form))
+        click.echo(diagnoses(runs, against, "json" if as_json else form))
         return 0
+    if diagnose or against:
+        raise InputError(_DIAGNOSE_ALONE)
+    if ticks and (as_json or form == "json"):
+        raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
     if ticks:
         for path in runs:
             _print_ticks(Run(path))
@@ -85,19 +90,33 @@ def report(
     opened = [Run(path) for path in runs]
     summaries = [_summary(run, cut) for run in opened]
     judged = [verdicts(run, summary, required) for run, summary in zip(opened, summaries, strict=True)]
-    if form in FORMS:
-        for line in lines(form, list(map(Shown, opened, summaries, judged)), detailed=detailed):
-            click.echo(line.encode())
-    elif form == "json":
+    if as_json or form == "json":
         each = {
             str(path): _with_verdicts(summary, found)
             for path, summary, found in zip(runs, summaries, judged, strict=True)
         }
         click.echo(encode(each if len(runs) > 1 else each[str(runs[0])]))
+    elif form in FORMS:
+        for line in lines(form, list(map(Shown, opened, summaries, judged)), detailed=detailed):
+            click.echo(line.encode())
     else:
         for text in [_run_text(*one) for one in zip(opened, summaries, judged, strict=True)]:
             say(text)
     return max((exit_code(*pair) for pair in zip(summaries, judged, strict=True)), default=0)
+
+
+def _check_form(form: str, ticks: bool, diagnose: bool, detailed: bool) -> None:
+    """InputError for flags that mean nothing beside one another."""
+    if ticks and diagnose:
+        raise InputError("--ticks: goes without --diagnose")
+    if detailed and form not in DETAILED:
+        raise InputError(f"--detailed: belongs to --format {' and '.join(DETAILED)}")
+    if form in FORMS and ticks:
+        raise InputError(
+            f"--format {form}: goes without --ticks, which prints a table (ticks.jsonl has JSON)"
+        )
+    if form in DETAILED and diagnose:
+        raise InputError(f"--format {form}: goes without --diagnose")
 
 
 def _with_verdicts(summary: dict[str, Any], judged: Sequence[Judged]) -> dict[str, Any]:
@@ -105,24 +124,7 @@ def _with_verdicts(summary: dict[str, Any], judged: Sequence[Judged]) -> dict[st
     return {**summary, "requirements": judged} if judged else summary
 
 
-def _refuse_contradictions(
-    form: str, ticks: bool, diagnose: bool, against: bool, require: bool, detailed: bool
-) -> None:
-    """InputError for flags that mean nothing beside one another."""
-    if ticks and diagnose:
-        raise InputError("--ticks: goes without --diagnose")
-    if require and (diagnose or ticks):
-        raise InputError(f"--require: goes without {'--diagnose' if diagnose else '--ticks'}")
-    if against and not diagnose:
-        raise InputError("--against: belongs to --diagnose")
-    if detailed and form not in DETAILED:
-        raise InputError(f"--detailed: belongs to --format {' and '.join(DETAILED)}")
-    if ticks and form != "text":
-        raise InputError(
-            f"--format {form}: goes without --ticks, which prints a table (ticks.jsonl has JSON)"
-        )
-    if diagnose and form in DETAILED:
-        raise InputError(f"--format {form}: goes without --diagnose")
+_DIAGNOSE_ALONE = "--against: belongs to --diagnose"
 
 
 def _summary(run: Run, cut: dict[str, Any]) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from ledgers.requirements import Requirement, parse_requirement
 from ledgers.rows import encode
 from ledgers.rundir import default_path
 from mock_server.policies import POLICIES
+from reports.forms import format_option
 from reports.grid import AUTO, AXES, names, numbers, points, settings
 from reports.points import Server
 from reports.pool import cores
-from reports.show import form_options, say
+from reports.show import say
 from reports.sweep import Sweep, curves, draws, found_rates, identity, run_sweep
 from reports.sweep_dir import SweepDirectory
 from reports.sweep_markdown import sweep_markdown
@@ -119,8 +120,9 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 )
 @click.option("--keep-runs", is_flag=True, help="Leave the run directory of each point below runs/ of --out.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to make, or to go on with.")
-@form_options("json: the curves, or the answer, as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the curves, or the answer, as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@format_option
 def sweep(**options: Any) -> int:
     """Run LEDGER over rates and settings, and say where throughput, goodput and tails bend.
 
@@ -128,7 +130,6 @@ def sweep(**options: Any) -> int:
     seed of its own. The same command with the same --out goes on where it was stopped.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
-    options["as_json"] |= options["form"] == "json"
     tell = teller(silent=options["quiet"] or options["as_json"])
     server = _server(options)
     axes = _axes(options)

@@ -34,7 +34,11 @@ def sweep_text(curves: Sequence[Curve], slo_given: bool, path: Path) -> str:
 def _curve_text(curve: Curve, slo_given: bool) -> str:
     heading = [curve.label] if curve.label else []
     picture = [_picture(curve, slo_given)] if len(curve.loads) > 1 else []
-    return "\n".join([*heading, table(*load_rows(curve, slo_given)), *picture])
+    return "\n".join([*heading, _load_table(curve, slo_given), *picture])
+
+
+def _load_table(curve: Curve, slo_given: bool) -> str:
+    return table(*load_rows(curve, slo_given))
 
 
 def load_rows(curve: Curve, slo_given: bool) -> tuple[list[str], list[list[str]]]:

@@ -307,7 +307,7 @@ def test_line_ends_are_those_of_unix(run: Path) -> None:
         (["--detailed"], ["--detailed", "csv"]),
         (["--format", "csv", "--ticks"], ["--format csv", "--ticks"]),
         (["--format", "vllm", "--diagnose"], ["--format vllm", "--diagnose"]),
-        (["--json", "--ticks"], ["--format json", "--ticks"]),
+        (["--json", "--ticks"], ["--ticks", "ticks.jsonl"]),
         (["--diagnose", "--ticks"], ["--ticks", "--diagnose"]),
         (["--against", "run"], ["--against", "--diagnose"]),
         (["--require", "ttft.p95<=1", "--ticks"], ["--require", "--ticks"]),

@@ -5,9 +5,12 @@ Each module has `lines(runs, detailed)`, which gives the text line by line, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from importlib import import_module
 from typing import Any, NamedTuple
+
+import click
 
 from ledgers.requirements import Judged
 from ledgers.rundir import Run
@@ -28,3 +31,16 @@ def lines(form: str, runs: Sequence[Shown], *, detailed: bool) -> Iterator[str]:
     """The runs in this form, by lines without their ends; in detail with each request, where it has such."""
     found: Iterator[str] = import_module(FORMS[form]).lines(runs, detailed)
     return found
+
+
+def format_option(command: Callable[..., int]) -> Callable[..., int]:
+    """`--format` for a command that has a `--json`, of which `--format json` is another word."""
+
+    @wraps(command)
+    def with_form(**options: Any) -> int:
+        return command(**{**options, "as_json": options["as_json"] or options["form"] == "json"})
+
+    forms = click.Choice(["text", "markdown", "json"])
+    help_ = "markdown: for an issue or a pull request."
+    option = click.option("--format", "form", type=forms, default="text", show_default=True, help=help_)
+    return option(with_form)
