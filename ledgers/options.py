@@ -367,6 +367,13 @@ def request_rate(options: Options) -> Rate | None:
     return "inf" if _is_random(options) else None
 
 
+def burstiness(options: Options) -> float | None:
+    """That of drawn arrivals, 1 for Poisson; None where they are even, or a trace's own."""
+    usual = "poisson" if options["stages"] or _is_random(options) else None
+    process = options["arrival"] or usual
+    return None if process in (None, "constant") else float(options["burstiness"])
+
+
 def scheduler_from(options: Options) -> SchedulerSettings:
     """The scheduler that the flags describe. InputError if the hardware cannot be read."""
     usual = _preset(options) or PRESETS[DEFAULT_PRESET]  # presets differ in their rates; batching is one

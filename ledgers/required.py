@@ -22,7 +22,7 @@ require_option = click.option(
     multiple=True,
     metavar="'[class=NAME ]METRIC<=NUMBER'",
     help="What must be true of the run, as in 'class=short e2e.p95<=1500' (ms) or 'attainment>=0.99'; "
-    "repeatable. The exit code is 1 if one is missed, and 4 if the load generator was the limit.",
+    "repeatable. The exit code is 1 if one is missed, and 4 if nobody can tell.",
 )
 
 
@@ -43,7 +43,7 @@ def requirements_from(
 
 
 def verdicts(run: Run, summary: dict[str, Any], requirements: Sequence[Requirement]) -> list[Judged]:
-    """Each requirement on the rows of a run that are in its summary."""
+    """Each requirement on the rows of a run that are in its summary. InputError if no request is."""
     if not requirements:
         return []
     first_ns, last_ns, t_obs_ns = kept_ns(summary)
@@ -51,6 +51,9 @@ def verdicts(run: Run, summary: dict[str, Any], requirements: Sequence[Requireme
     for row in run.rows():
         if first_ns <= (origin_ns(row) or 0) <= last_ns:
             seen.add(row)
+    if not len(seen) and not summary["without_row"]:
+        cut = " (--warmup and --cooldown leave none)" if summary["trim"] else ""
+        raise InputError(f"--require: {run.path}: there is no request to judge{cut}")
     return judge(requirements, seen, t_obs_ns, lost=summary["without_row"])
 
 
@@ -61,7 +64,10 @@ def unproven(summary: dict[str, Any]) -> bool:
 
 
 def exit_code(summary: dict[str, Any], judged: Sequence[Judged]) -> int:
-    """0 if all are met, or none was asked for."""
+    """0 if all are met, or none was asked for. One that is missed decides, then one that nobody can tell."""
     if not judged:
         return 0
-    return UNPROVEN if unproven(summary) else 0 if all(each.met for each in judged) else MISSED
+    if unproven(summary):
+        return UNPROVEN
+    found = [each.met for each in judged]
+    return MISSED if False in found else UNPROVEN if None in found else 0

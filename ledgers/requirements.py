@@ -65,14 +65,16 @@ class Requirement(msgspec.Struct, frozen=True):
 class Judged(msgspec.Struct, frozen=True):
     """What became of a requirement. `value` is in ms, per second or a share; None if it is beyond all bounds.
 
-    Of `n` requests `good` did their part, where it is a matter of shares.
+    Of `n` requests `good` did their part, where it is a matter of shares, and of `lost` nobody knows. `met`
+    is None where all depends on these.
     """
 
     requirement: str
-    met: bool
+    met: bool | None
     value: float | None
     n: int
     good: int | None = None
+    lost: int = 0
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -90,7 +92,7 @@ def parse_requirement(text: str) -> Requirement:
     if limit < 0 or (metric in SHARES and limit > 1):
         raise _bad(text, f"{metric} is {'a share from 0 to 1' if metric in SHARES else 'never below 0'}")
     if percent is not None and not 0 < percent < 100:
-        raise _bad(text, "a percentile lies between p0 and p100; for all requests say max")
+        raise _bad(text, "a percentile is above p0 and below p100; for all requests say max")
     return Requirement(
         text=" ".join(text.split()),
         class_=found["class"],
@@ -129,8 +131,8 @@ def judge(
 ) -> list[Judged]:
     """Each requirement on the requests of a run, as seen at the end of its window.
 
-    `lost` requests left no row: they are misses, of any class. InputError if a requirement needs an SLO and
-    there is none, or names a class that no request has.
+    `lost` requests left no row: they count as misses, of any class, where that decides nothing. InputError if
+    a requirement needs an SLO and there is none, or names a class that no request has.
     """
     if needs_slo(requirements) and not seen.slo_given:
         raise InputError("--require: attainment and goodput need an SLO, as in --goodput e2e:1500")
@@ -183,20 +185,28 @@ def _judged(
     if requirement.metric in ("goodput", "throughput"):
         done = [i for i in indices if statuses[i] == "completed"]
         count = sum(seen.met[i] for i in done) if requirement.metric == "goodput" else len(done)
-        rate = Fraction(count * NS_PER_S, t_obs_ns) if t_obs_ns else Fraction(0)
-        return Judged(requirement.text, _reaches(requirement, rate), float(rate), n)
+        rate, most = (Fraction(of * NS_PER_S, max(t_obs_ns, 1)) for of in (count, count + lost))
+        met = _known(_reaches(requirement, rate), _reaches(requirement, most))
+        return Judged(requirement.text, met, float(rate), n, lost=lost)
     if requirement.statistic == "mean":
         values = latencies(requirement, seen, statuses, indices)
-        mean = mean_ns(values) if not lost else None
-        return Judged(requirement.text, mean is not None and requirement.within(mean), _ms(mean), n)
+        known = [value for value in values if value is not None]
+        possible = n > 0 and len(known) == len(values) and requirement.within(Fraction(sum(known)) / n)
+        met = _known(possible and not lost, possible)  # those lost may have taken no time, or any
+        return Judged(requirement.text, met, None if lost else _ms(mean_ns(values)), n, lost=lost)
     good = sum(goods(requirement, seen, statuses, indices))
-    met = _enough(requirement, good, n)
+    met = _known(_enough(requirement, good, n), _enough(requirement, good + lost, n))
     if requirement.metric in SHARES:
         share = good / n if n else None
         value = 1 - share if share is not None and requirement.metric == "error_rate" else share
-        return Judged(requirement.text, met, value, n, good)
+        return Judged(requirement.text, met, value, n, good, lost)
     value = _ms(_percentile(requirement, latencies(requirement, seen, statuses, indices), n))
-    return Judged(requirement.text, met, value, n, good)
+    return Judged(requirement.text, met, value, n, good, lost)
+
+
+def _known(at_worst: bool, at_best: bool) -> bool | None:
+    """Met or missed, whatever became of the requests of which nobody knows; None if that decides it."""
+    return at_worst if at_worst == at_best else None
 
 
 def mean_ns(values: Sequence[Value | None]) -> Fraction | None:

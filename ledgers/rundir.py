@@ -72,6 +72,7 @@ class RunConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     request_rate: float | None = None
     speed: float | None = None
     arrival: str | None = None
+    burstiness: float | None = None
     stages: str | None = None
     seed: int | None = None
     base_url: str | None = None

@@ -21,7 +21,14 @@ from ledgers.errors import InputError
 from ledgers.ledger import Ledger, values
 from ledgers.load import cut_to_duration
 from ledgers.machine import loop_factory
-from ledgers.options import ledger_from, ledger_options, request_rate, window_from, window_options
+from ledgers.options import (
+    burstiness,
+    ledger_from,
+    ledger_options,
+    request_rate,
+    window_from,
+    window_options,
+)
 from ledgers.required import require_option, requirements_from
 from ledgers.rows import CLIENT_LIMIT
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
@@ -190,6 +197,7 @@ def _config(
         request_rate=None if rate in (None, "inf") else float(rate),
         speed=float(options["speed"]),
         arrival=options["arrival"],
+        burstiness=burstiness(options),
         stages=options["stages"].words if options["stages"] else None,
         seed=options["seed"],
         base_url=target.url,

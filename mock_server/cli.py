@@ -13,6 +13,7 @@ from ledgers.errors import InputError
 from ledgers.ledger import values
 from ledgers.machine import loop_factory
 from ledgers.options import (
+    burstiness,
     ledger_from,
     ledger_options,
     request_rate,
@@ -155,6 +156,7 @@ def simulate(**options: Any) -> Finished:
         request_rate=None if rate is None or rate == "inf" else float(rate),
         speed=float(options["speed"]),
         arrival=options["arrival"],
+        burstiness=burstiness(options),
         stages=options["stages"].words if options["stages"] else None,
         seed=options["seed"],
     )

@@ -26,7 +26,12 @@ class PolicyResult(NamedTuple):
 
 
 def side_by_side(results: Sequence[PolicyResult]) -> str:
-    """Policies as columns, each measured and simulated."""
+    columns, rows, legend = side_rows(results)
+    return "\n".join([table(columns, rows), *legend])
+
+
+def side_rows(results: Sequence[PolicyResult]) -> tuple[list[str], list[list[str]], list[str]]:
+    """Policies as columns, each measured and simulated; and what the marks mean."""
     columns = ["measured|sim.", *(result.policy for result in results)]
     rows = [
         [f"{label} {percentile}", *(_latency_cell(result, key, percentile) for result in results)]
@@ -43,9 +48,8 @@ def side_by_side(results: Sequence[PolicyResult]) -> str:
         for key, label in FIGURES.items()
         if key not in WHERE_ANY or any(side[key] for result in results for side in result[2:])
     ]
-    text = table(columns, rows)
-    legend = [line for line in (CENSORED, RESTS) if line[0] in text]
-    return "\n".join([text, *legend])
+    signs = "".join(cell for row in rows for cell in row[1:])
+    return columns, rows, [line for line in (CENSORED, RESTS) if line[0] in signs]
 
 
 FIGURES = {
@@ -160,13 +164,17 @@ PARTS = {
 
 
 def parts_table(results: Sequence[PolicyResult]) -> str:
+    return table(*parts_rows(results))
+
+
+def parts_rows(results: Sequence[PolicyResult]) -> tuple[list[str], list[list[str]]]:
     """Where the measured time to first token went: the median and the largest of each part."""
     columns = ["TTFT ms, p50|max", *(result.policy for result in results)]
     rows = [
         [label, *(_part_cell(result.agreement.parts, name) for result in results)]
         for name, label in PARTS.items()
     ]
-    return table(columns, rows)
+    return columns, rows
 
 
 def _part_cell(parts: Mapping[str, Distribution | None], name: str) -> str:
@@ -174,10 +182,12 @@ def _part_cell(parts: Mapping[str, Distribution | None], name: str) -> str:
     return DASH if found is None else _pair(ms(found.p50), ms(found.max))
 
 
+MEANING: dict[Verdict, str] = {
+    "agree": "measured and simulated ledgers agree",
+    "disagree": "measured and simulated ledgers DISAGREE",
+    "inconclusive": "this run proves nothing, for the reasons above",
+}
+
+
 def overall_text(verdict: Verdict, out: object) -> str:
-    meaning = {
-        "agree": "measured and simulated ledgers agree",
-        "disagree": "measured and simulated ledgers DISAGREE",
-        "inconclusive": "this run proves nothing, for the reasons above",
-    }
-    return f"verdict: {verdict.upper()} - {meaning[verdict]}\nfiles:   {out}"
+    return f"verdict: {verdict.upper()} - {MEANING[verdict]}\nfiles:   {out}"

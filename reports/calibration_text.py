@@ -19,15 +19,19 @@ NAMES: dict[Pattern, str] = {"staggered": "staggered", "lock step": "in lock ste
 def calibration_text(calibration: Calibration) -> str:
     """The table, why rungs were not ok, and the answer."""
     rungs = calibration.rungs
-    why = [line for rung in rungs for line in _why(rung)]
-    parts = [table(COLUMNS, map(_cells, rungs)), "\n".join(wrapped(LEGEND)), "\n".join(why)]
+    why = [line for rung in rungs for words in reasons(rung) for line in wrapped(words, then="  ")]
+    parts = [table(COLUMNS, map(cells, rungs)), "\n".join(wrapped(LEGEND)), "\n".join(why)]
     return "\n\n".join(part for part in (*parts, answer(calibration)) if part)
 
 
 def answer(calibration: Calibration) -> str:
+    return "\n".join(wrapped(answer_words(calibration)))
+
+
+def answer_words(calibration: Calibration) -> str:
     """Up to which load the stamps are right."""
     found = "; ".join(f"{NAMES[pattern]} {_up_to(calibration.usable(pattern))}" for pattern in PATTERNS)
-    return "\n".join(wrapped(f"p99 error under {LIMIT_MS:g} ms: {found}"))
+    return f"p99 error under {LIMIT_MS:g} ms: {found}"
 
 
 def _up_to(rungs: Sequence[Rung]) -> str:
@@ -40,7 +44,7 @@ def _up_to(rungs: Sequence[Rung]) -> str:
     return f"up to {load(rungs[top].streams, rungs[top].tokens_per_s)}{but}"
 
 
-def _cells(rung: Rung) -> list[str]:
+def cells(rung: Rung) -> list[str]:
     lag = rung.send_lag_p99_ms
     return [
         rung.pattern,
@@ -63,10 +67,10 @@ def _share(value: float | None, digits: int) -> str:
     return DASH if value is None else f"{value:.{digits}%}"
 
 
-def _why(rung: Rung) -> list[str]:
+def reasons(rung: Rung) -> list[str]:
+    """Why it was not ok, in a line, if it was not."""
     if not rung.reasons:
         return []
     who = "; the mock cannot go higher" if rung.verdict == "server-limited" else ""
     streams = f"{rung.streams:,} {'stream' if rung.streams == 1 else 'streams'}"
-    text = f"{rung.pattern}, {streams}: {'; '.join(rung.reasons)}{who}"
-    return wrapped(text, then="  ")
+    return [f"{rung.pattern}, {streams}: {'; '.join(rung.reasons)}{who}"]

@@ -38,10 +38,13 @@ from mock_server.policies import POLICIES
 from reports.agree import Replay, overall
 from reports.agree import agree as run_agreement
 from reports.agreement import Verdict
+from reports.agreement_markdown import agreement_markdown
 from reports.agreement_text import PolicyResult, agreement_text, overall_text, parts_table, side_by_side
 from reports.calibrate import calibrate as run_calibration
+from reports.calibration_markdown import calibration_markdown
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
+from reports.forms import format_option
 from reports.required_text import required_text
 from reports.show import ROWS_SHOWN, read_summary, say
 from reports.text import request_table, wrapped
@@ -51,6 +54,10 @@ LADDER, QUICK_LADDER = (1, 10, 30, 100, 300, 1_000, 2_000), (1, 30, 300)
 RUNG_S, QUICK_RUNG_S = Fraction(2), Fraction(1, 2)
 MOST_STREAMS = 100_000
 INCONCLUSIVE, INTERRUPTED = 4, 130
+CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
+    "text": calibration_text,
+    "markdown": calibration_markdown,
+}
 
 
 @click.command(
@@ -74,6 +81,7 @@ INCONCLUSIVE, INTERRUPTED = 4, 130
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
+@format_option
 def agree(**options: Any) -> int:
     """Replay LEDGER against the mock server, simulate it, and compare the two.
 
@@ -112,9 +120,11 @@ def agree(**options: Any) -> int:
         click.echo(encode(answer))
     elif options["quiet"]:
         say(f"{verdict}  {out}")
+    elif options["form"] == "markdown":
+        click.echo(agreement_markdown(results, verdict, judged if required else {}, out))
     else:
         _show(results, out, verdict)
-        for policy, found in judged.items() if required else ():
+        for policy, found in judged.items() if required and options["form"] == "text" else ():
             say(f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}")
     missed = any(not each.met for found in judged.values() for each in found)
     return EXIT_CODES[verdict] or int(missed)
@@ -212,6 +222,7 @@ def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> l
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the run directories of all loads here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the calibration as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
+@format_option
 def calibrate(**options: Any) -> int:
     """Find out how far off the load generator's stamps are on this machine, and up to which load.
 
@@ -235,8 +246,10 @@ def calibrate(**options: Any) -> int:
             write_json(out / "calibration.json", calibration)
     if options["as_json"]:
         click.echo(encode(calibration))
+    elif options["quiet"]:
+        say(calibration_answer(calibration))
     else:
-        say(calibration_answer(calibration) if options["quiet"] else calibration_text(calibration))
+        say(CALIBRATION_FORMS[options["form"]](calibration))
     if not calibration.most_streams:
         tell("not saved: one of the patterns has no load at which the client was what was tried")
         return INCONCLUSIVE

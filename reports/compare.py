@@ -39,7 +39,8 @@ class Line(msgspec.Struct, kw_only=True, frozen=True):
     """One figure of both sides. `low` and `high` bound the ratio, or, of a share, the difference.
 
     `regression`: whether it is worse by more than the tolerance, which is a part of the baseline, and of a
-    share a number of points; "possible" where the interval leaves that open.
+    share a number of points; "possible" where the interval leaves that open. `beyond`: how many independent
+    values lie beyond a percentile; of few the interval is wide.
     """
 
     metric: str
@@ -59,6 +60,7 @@ class Line(msgspec.Struct, kw_only=True, frozen=True):
     regression: Regression
     tolerance: float
     why: str | None
+    beyond: float | None = None
 
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
@@ -211,6 +213,7 @@ def line(metric: Metric, found: Effect, confidence: float, tolerance: float, pri
         regression=regression(found, tolerance, more_is_better=metric.more_is_better),
         tolerance=tolerance,
         why=found.why,
+        beyond=found.beyond,
     )
 
 

@@ -113,7 +113,7 @@ def parse_tolerances(words: Sequence[str]) -> dict[str, float]:
         match = _TOLERANCE.fullmatch(word.strip())
         if not match:
             raise InputError(f"--tolerance {shown(word)}: expected a percentage, as in 5% or ttft.p95=10%")
-        name = parse_metric(match["metric"]).label if match["metric"] else ""
+        name = parse_metric(match["metric"], "--tolerance").label if match["metric"] else ""
         found[name] = float(match["percent"]) / 100
     return found
 

@@ -46,7 +46,8 @@ NOTHING: Limits = (None, None)
 class Effect(NamedTuple):
     """What became of a figure: `low` and `high` are limits of the ratio, or of the difference.
 
-    `why` says why there are none. One of them is None where the sample cannot bound that side.
+    `why` says why there are none. One of them is None where the sample cannot bound that side. `beyond`: how
+    many independent values lie beyond a percentile, on the side that has fewer.
     """
 
     before: float
@@ -56,6 +57,7 @@ class Effect(NamedTuple):
     high: float | None = None
     why: str | None = None
     paired: bool = False
+    beyond: float | None = None
 
     @property
     def difference(self) -> float:
@@ -213,6 +215,11 @@ def ratio_of_paired_percentiles(before: Batches, after: Batches, percent: int, c
     half = student_quantile(min(count, tail) - 1, confidence) * sqrt(spread)
     middle = log(sides[1].middle / sides[0].middle)
     return _exp((middle - half, middle + half))
+
+
+def values_beyond(before: Batches, after: Batches, percent: int, confidence: float) -> float:
+    """How many independent values lie beyond a percentile, of the side that has fewer."""
+    return min(Weighted(side, percent).tail(confidence) for side in (before, after))
 
 
 class Weighted:

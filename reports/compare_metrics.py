@@ -26,6 +26,7 @@ from reports.compare_effects import (
     ratio_of_paired_percentiles,
     ratio_of_percentiles,
     repeats,
+    values_beyond,
 )
 from reports.compare_samples import LATENCIES, Sample, Seen
 
@@ -80,14 +81,14 @@ def all_metrics(class_: str | None = None) -> list[Metric]:
     return latencies + [Metric(name, None, class_) for name in (*RATES, *SHARES)]
 
 
-def parse_metric(text: str) -> Metric:
+def parse_metric(text: str, flag: str = "--metric") -> Metric:
     """InputError, naming the flag, if there is no such metric."""
     found = _WORDS.fullmatch(text.strip())
     name = {"e2el": "e2e"}.get(found["name"], found["name"]) if found else ""
     metric = Metric(name, found["statistic"], found["class"]) if found else None
     if metric is None or metric not in all_metrics(metric.class_):
         raise InputError(
-            f"--metric {shown(text)}: expected [class=NAME ]METRIC, where METRIC is "
+            f"{flag} {shown(text)}: expected [class=NAME ]METRIC, where METRIC is "
             f"{', '.join(LATENCIES)} with .{', .'.join(STATISTICS)}, or {', '.join((*RATES, *SHARES))}"
         )
     return metric
@@ -201,6 +202,7 @@ class Between:
             return Effect(*values, "ratio", why=f"too few values, needs {_LEAST} on each side")
         percent = metric.percent
         limits: Limits
+        beyond = None if percent is None else values_beyond(one, other, percent, confidence)
         if percent is None:
             limits = ratio_of_means(one, other, confidence, paired=paired)
         elif paired:
@@ -208,7 +210,7 @@ class Between:
         else:
             limits = ratio_of_percentiles(one, other, percent, confidence)
         why = f"too few independent values for p{percent}" if limits == NOTHING else None
-        return Effect(*values, "ratio", *limits, why=why, paired=paired)
+        return Effect(*values, "ratio", *limits, why=why, paired=paired, beyond=beyond)
 
 
 def common_order(before: Group, after: Group) -> Order:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ledgers.printable import printable
 from reports.compare import Comparison, Line
 from reports.compare_samples import MARKS
 from reports.compare_settings import in_words
+from reports.markdown import escaped as _marked
 from reports.text import DASH, ms, table, wrapped
 
 COLUMNS = ("metric", "before", "after", "diff", "change", "interval", "verdict")
@@ -17,8 +17,9 @@ LEGENDS = {
     "unsteady": "the queue grew: the figures are of this length of run only",
     "incomplete": "the run was cut short, or has lost rows",
 }
+FEW_BEYOND = 10  # independent values beyond a percentile, below which its interval is wide
+FEW_MARK = "~"
 _SHORT = {"no difference shown": "not shown", "cannot tell": "cannot tell"}
-_MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]#"})
 
 
 def comparison_text(found: Comparison) -> str:
@@ -77,7 +78,7 @@ def _cells(line: Line, found: Comparison) -> list[str]:
         after,
         signed if line.difference < 0 else f"+{signed}",
         change,
-        interval(line),
+        interval(line) + few(line),
         verdict + beyond,
     ]
 
@@ -111,6 +112,11 @@ def interval(line: Line) -> str:
     return f"{low}..{high}"
 
 
+def few(line: Line) -> str:
+    bounded = line.low is not None or line.high is not None
+    return FEW_MARK if bounded and line.beyond is not None and line.beyond < FEW_BEYOND else ""
+
+
 def remarks(found: Comparison) -> list[str]:
     """What the marks mean, and what could not be told."""
     here = {mark for marks in found.marks.values() for mark in marks}
@@ -119,6 +125,8 @@ def remarks(found: Comparison) -> list[str]:
         lines.append("not shown: no difference shown; the interval says how large it may be all the same")
     if any(line.primary and line.regression == "yes" for line in found.lines):
         lines.append("! the whole interval is worse than the tolerance")
+    if any(few(line) for line in found.lines):
+        lines.append(f"{FEW_MARK} under {FEW_BEYOND} independent values lie beyond it: the interval is wide")
     reasons: dict[str, list[str]] = {}
     for line in found.lines:
         if line.why and line.class_ is None:
@@ -158,8 +166,3 @@ def _named(line: Line) -> str:
 
 def _list(lines: Sequence[str]) -> str:
     return "\n".join(f"- {_marked(line)}" for line in lines)
-
-
-def _marked(text: str) -> str:
-    """As Markdown shows it, whatever a server or a file name put into it."""
-    return printable(" ".join(text.split())).translate(_MARKDOWN)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from ledgers.printable import printable
 from reports.diagnosis import Diagnosis
 from reports.findings import Figure, Finding
+from reports.markdown import escaped as _marked
 from reports.text import DASH, WIDTH, wrapped
 
 NOTHING = "Nothing stands out."
 _VALUE = 32  # columns for the value and its unit
 _PLURALS = ("requests", "ticks", "tokens", "request ticks")
-_MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]#"})
 
 
 def diagnosis_text(found: Diagnosis) -> str:
@@ -91,11 +90,6 @@ def looked_at(found: Diagnosis) -> list[str]:
         reasons[why].append(rule)
     lines = [f"Looked at, and nothing found: {', '.join(found.nothing)}"] if found.nothing else []
     return lines + [f"Could not look at {', '.join(names)}: {why}" for why, names in reasons.items()]
-
-
-def _marked(text: str) -> str:
-    """As Markdown shows it, whatever a server or a file name put into it."""
-    return printable(" ".join(text.split())).translate(_MARKDOWN)
 
 
 FORMS: dict[str, Callable[[Diagnosis], str]] = {"text": diagnosis_text, "markdown": diagnosis_markdown}

@@ -23,6 +23,7 @@ from reports.grid import AUTO, label, settings
 from reports.points import Server
 from reports.pool import cores, pool
 from reports.show import say
+from reports.sweep_markdown import find_markdown
 from reports.trial import Candidate
 
 INTERRUPTED = 130
@@ -53,7 +54,8 @@ def find(
     if options["as_json"]:
         click.echo(encode({"path": str(out), "settings": found}))
     elif not options["quiet"]:
-        say(find_text(found, search, out))
+        form = {"text": find_text, "markdown": find_markdown}[options["form"]]
+        say(form(found, search, out))
     verdicts = [each.answer.verdict for each in found]
     return 4 if "open" in verdicts else 1 if set(verdicts) == {"never"} else 0
 

@@ -13,18 +13,19 @@ from reports.trial import Candidate, Evidence
 def find_text(found: Sequence[Found], search: Search, path: Path) -> str:
     parts = [_found_text(each, search) for each in found]
     if len(found) > 1:
-        parts.append(_overview(found))
+        parts.append(table(*overview(found), left=2))
     return "\n\n".join([*parts, f"files: {path}"])
 
 
 def _found_text(found: Found, search: Search) -> str:
     lines = [found.label] if found.label else []
-    for line in _answer_lines(found, search):
+    for line in answer_lines(found, search):
         lines += wrapped(line, then="  ")
-    return "\n".join([*lines, _tried(found)])
+    return "\n".join([*lines, table(*tried(found))])
 
 
-def _answer_lines(found: Found, search: Search) -> list[str]:
+def answer_lines(found: Found, search: Search) -> list[str]:
+    """The answer first, then what it rests on."""
     answer = found.answer
     lines = [_headline(found, search)]
     if answer.rate is not None:
@@ -85,8 +86,8 @@ def _percent(share: float | None) -> str:
     return DASH if share is None else f"{100 * share:.4g} %"
 
 
-def _tried(found: Found) -> str:
-    """A line per rate, with the requirement that decides it."""
+def tried(found: Found) -> tuple[list[str], list[list[str]]]:
+    """Columns and a row per rate, with the requirement that decides it."""
     rows = []
     for candidate in found.candidates:
         tightest = min(candidate.evidence, key=_margin)
@@ -100,7 +101,7 @@ def _tried(found: Found) -> str:
                 f"{candidate.growth:+.1%}",
             ]
         )
-    return table(["tightest", "req/s", "verdict", "requests", "value", "low", "high", "growth"], rows)
+    return ["tightest", "req/s", "verdict", "requests", "value", "low", "high", "growth"], rows
 
 
 def _cell(each: Evidence, value: float | None) -> str:
@@ -114,10 +115,11 @@ def _margin(each: Evidence) -> tuple[int, float]:
     return order[each.verdict], (each.low or 0.0) - each.needed
 
 
-def _overview(found: Sequence[Found]) -> str:
+def overview(found: Sequence[Found]) -> tuple[list[str], list[list[str]]]:
+    """Columns and a row per setting."""
     rows = []
     for each in found:
         answer = each.answer
         cells = [DASH if rate is None else f"{rate:g}" for rate in (answer.rate, answer.missed)]
         rows.append([each.label, answer.verdict, *cells, f"{each.requests:,}"])
-    return table(["setting", "verdict", "kept up to", "missed from", "requests"], rows, left=2)
+    return ["setting", "verdict", "kept up to", "missed from", "requests"], rows

@@ -46,6 +46,8 @@ def numbers(
             return value
         try:
             found = sorted({number for word in value.split(",") for number in _expanded(word)})
+        except BadRangeError as error:
+            raise click.BadParameter(f"{shown(value)}: {error}", ctx, param) from None
         except ValueError:
             raise _bad(ctx, param, value, "as in 1,2,4 or 4:16:2 (from, to, step)") from None
         if len(found) > MOST_VALUES:
@@ -70,6 +72,10 @@ def names(
             return words
         if words == ["all"]:
             return words
+        if "all" in words:
+            raise click.BadParameter(
+                f"{shown(value)}: all of them is all, with nothing beside it", ctx, param
+            )
         for word in words:
             if word not in known:
                 raise click.BadParameter(f"{shown(word)} is none of {', '.join(known)}, all", ctx, param)
@@ -82,6 +88,10 @@ def _bad(ctx: click.Context, param: click.Parameter, value: str, why: str) -> cl
     return click.BadParameter(f"{shown(value)} is not a list {why}", ctx, param)
 
 
+class BadRangeError(ValueError):
+    """A range that is written as one, and has no numbers or too many."""
+
+
 def _expanded(word: str) -> Iterator[Fraction]:
     """The number, or the numbers of the range, its end among them. ValueError for anything else."""
     parts = [exact(part) for part in word.split(":")]
@@ -89,8 +99,12 @@ def _expanded(word: str) -> Iterator[Fraction]:
         yield parts[0]
         return
     first, last, step = parts  # ValueError unless there are three
-    if step <= 0 or last < first or (last - first) / step > MOST_VALUES:
-        raise ValueError
+    if step <= 0:
+        raise BadRangeError(f"the step of {word} is not above 0")
+    if last < first:
+        raise BadRangeError(f"{word} ends below its beginning")
+    if (last - first) / step > MOST_VALUES:
+        raise BadRangeError(f"{word} has more than {MOST_VALUES:,} numbers")
     for k in range(int((last - first) / step) + 1):
         yield first + k * step
 

@@ -20,6 +20,7 @@ from ledgers.rows import encode
 from ledgers.rundir import Finished, Run
 from ledgers.summary import save_summary, summarize
 from reports.certainty_text import certainty
+from reports.forms import DETAILED, FORMS, Shown, lines
 from reports.required_text import required_text
 from reports.server_text import server_text
 from reports.text import request_labels, run_text, tick_lines
@@ -29,9 +30,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _STDOUT, _STDERR = 1, 2
 
 
-def form_options(what: str) -> Callable[[Command], Command]:
+def form_options(what: str, more: Sequence[str] = ()) -> Callable[[Command], Command]:
     """`--format`, whose forms are `what`, and `--json`."""
-    forms = click.Choice(["text", "markdown", "json"])
+    forms = click.Choice(["text", "markdown", "json", *more])
     form = click.option("--format", "form", type=forms, default="text", show_default=True, help=what)
     as_json = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
     return lambda command: form(as_json(command))
@@ -42,7 +43,8 @@ def form_options(what: str) -> Callable[[Command], Command]:
 )
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--ticks", is_flag=True, help="Print the state after each tick, with its events if recorded.")
-@form_options("json: the summaries, or the diagnoses; markdown: diagnoses only.")
+@form_options("csv: a row per run; vllm: the result JSON of vllm bench serve, a line per run.", DETAILED)
+@click.option("--detailed", is_flag=True, help="With csv a row per request; with vllm arrays of them.")
 @require_option
 @click.option("--diagnose", is_flag=True, help="Print what stands out, and why (docs/diagnosis.md).")
 @click.option(
@@ -63,6 +65,7 @@ def report(
     ticks: bool,
     form: str,
     as_json: bool,
+    detailed: bool,
     diagnose: bool,
     against: Path | None,
     require: Sequence[str],
@@ -74,6 +77,7 @@ def report(
     With --warmup or --cooldown the figures are printed as they would be with these, and no file is changed.
     With --require the exit code is 1 if a run misses any of it.
     """
+    _check_form(form, ticks, diagnose, detailed)
     required = [parse_requirement(word) for word in require]
     if html and (diagnose or ticks or len(runs) > 1):
         raise InputError(_HTML_OF_ONE)
@@ -84,7 +88,7 @@ def report(
 
         click.echo(diagnoses(runs, against, "json" if as_json else form))
         return 0
-    if diagnose or (against and not html) or form == "markdown":
+    if diagnose or (against and not html):
         raise InputError(_DIAGNOSE_ALONE)
     if ticks and (as_json or form == "json"):
         raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
@@ -108,10 +112,27 @@ def report(
             for path, summary, found in zip(runs, summaries, judged, strict=True)
         }
         click.echo(encode(each if len(runs) > 1 else each[str(runs[0])]))
+    elif form in FORMS:
+        for line in lines(form, list(map(Shown, opened, summaries, judged)), detailed=detailed):
+            click.echo(line.encode())
     else:
         for text in [_run_text(*one) for one in zip(opened, summaries, judged, strict=True)]:
             say(text)
     return max((exit_code(*pair) for pair in zip(summaries, judged, strict=True)), default=0)
+
+
+def _check_form(form: str, ticks: bool, diagnose: bool, detailed: bool) -> None:
+    """InputError for flags that mean nothing beside one another."""
+    if ticks and diagnose:
+        raise InputError("--ticks: goes without --diagnose")
+    if detailed and form not in DETAILED:
+        raise InputError(f"--detailed: belongs to --format {' and '.join(DETAILED)}")
+    if form in FORMS and ticks:
+        raise InputError(
+            f"--format {form}: goes without --ticks, which prints a table (ticks.jsonl has JSON)"
+        )
+    if form in DETAILED and diagnose:
+        raise InputError(f"--format {form}: goes without --diagnose")
 
 
 def _with_verdicts(summary: dict[str, Any], judged: Sequence[Judged]) -> dict[str, Any]:
@@ -124,7 +145,7 @@ _HTML_OF_ONE = (
     "--html: a page is of one run, and has its diagnosis; without --ticks and --diagnose. "
     "tokentick compare puts several beside each other"
 )
-_DIAGNOSE_ALONE = "--against and --format markdown belong to --diagnose, which goes without --ticks"
+_DIAGNOSE_ALONE = "--against: belongs to --diagnose and --html"
 
 
 def _summary(run: Run, cut: dict[str, Any]) -> dict[str, Any]:

@@ -19,12 +19,14 @@ from ledgers.requirements import Requirement, parse_requirement
 from ledgers.rows import encode
 from ledgers.rundir import default_path
 from mock_server.policies import POLICIES
+from reports.forms import format_option
 from reports.grid import AUTO, AXES, names, numbers, points, settings
 from reports.points import Server
 from reports.pool import cores
 from reports.show import say
 from reports.sweep import Sweep, curves, draws, found_rates, identity, run_sweep
 from reports.sweep_dir import SweepDirectory
+from reports.sweep_markdown import sweep_markdown
 from reports.sweep_text import sweep_text
 
 INTERRUPTED = 130
@@ -120,6 +122,7 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to make, or to go on with.")
 @click.option("--json", "as_json", is_flag=True, help="Print the curves, or the answer, as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@format_option
 def sweep(**options: Any) -> int:
     """Run LEDGER over rates and settings, and say where throughput, goodput and tails bend.
 
@@ -160,7 +163,8 @@ def _show(wanted: Sweep, directory: SweepDirectory, options: dict[str, Any]) -> 
     if options["as_json"]:
         click.echo(encode({"path": str(directory.path), **directory.settings, "curves": found}))
     elif not options["quiet"]:
-        say(sweep_text(found, window_from(wanted.options).slo.given, directory.path))
+        form = {"text": sweep_text, "markdown": sweep_markdown}[options["form"]]
+        say(form(found, window_from(wanted.options).slo.given, directory.path))
 
 
 def teller(*, silent: bool) -> Callable[[str], None]:
@@ -245,9 +249,18 @@ def _check_trim(options: dict[str, Any]) -> None:
             raise InputError(f"--{name}: is for the figures of one run (simulate, run, report), no sweep's")
 
 
+def _check_run_options(options: dict[str, Any]) -> None:
+    """InputError for what a search would not heed."""
+    for word in (options["run_options"] or "").split():
+        flag = word.split("=")[0]
+        if flag in (f"--{name}" for name in OF_ONE_RUN):
+            raise InputError(f"--run-options {flag}: means nothing with --find, which judges all requests")
+
+
 def _check_find(options: dict[str, Any]) -> None:
     """InputError for flags of a search without one."""
     if options["find"]:
+        _check_run_options(options)
         return
     context = click.get_current_context()
     for name in ("require", "resolution", "confidence", "max_requests"):

@@ -76,13 +76,39 @@ class SweepDirectory:
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         os.ftruncate(self._file, len(whole))
-        try:
-            done = [msgspec.json.decode(line, type=dict[str, Any]) for line in whole.splitlines()]
-        except msgspec.DecodeError as error:
-            raise InputError(f"{path}: {error}") from None
-        if [record.get("point") for record in done] != list(range(len(done))):
-            raise InputError(f"{path}: its points are not those of {SWEEP_FILE}, in their order")
-        return done
+        return [_record(path, place, line) for place, line in enumerate(whole.splitlines())]
+
+
+class Figures(msgspec.Struct):
+    """What every point has; None is what a run may have none of."""
+
+    point: int
+    setting: int
+    rate: float | None
+    scheduled: int
+    completed: int
+    censored: bool
+    rests_on_largest: dict[str, list[str]]
+    offered_rps: float | None
+    throughput_rps: float | None
+    goodput_rps: float | None
+    attainment: float | None
+    concurrency_mean: float | None
+    ttft_ms: dict[str, float] | None
+    tpot_ms: dict[str, float] | None
+    e2e_ms: dict[str, float] | None
+
+
+def _record(path: Path, place: int, line: bytes) -> dict[str, Any]:
+    """The point that is at this place. InputError, naming the line, if it is not, or is damaged."""
+    try:
+        point = msgspec.json.decode(line, type=Figures).point
+        record: dict[str, Any] = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: line {place + 1}: {error}") from None
+    if point != place:
+        raise InputError(f"{path}: line {place + 1}: is point {point}, and not {place}, which is next")
+    return record
 
 
 def _settings(path: Path) -> dict[str, Any] | None:

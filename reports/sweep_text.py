@@ -25,8 +25,9 @@ def sweep_text(curves: Sequence[Curve], slo_given: bool, path: Path) -> str:
     if len(curves) <= MOST_CURVES:
         parts += [_curve_text(curve, slo_given) for curve in curves]
     if len(curves) > 1:
-        parts.append(_overview(curves, slo_given))
-    parts.append("\n".join([*_notes(curves, slo_given), f"files: {path}"]))
+        parts.append(table(*overview(curves, slo_given)))
+    said = [line for words in notes(curves, slo_given) for line in wrapped(words, then="  ")]
+    parts.append("\n".join([*said, f"files: {path}"]))
     return "\n\n".join(parts)
 
 
@@ -37,7 +38,11 @@ def _curve_text(curve: Curve, slo_given: bool) -> str:
 
 
 def _load_table(curve: Curve, slo_given: bool) -> str:
-    """Rates per second; the tails in ms, as p50/p95/p99."""
+    return table(*load_rows(curve, slo_given))
+
+
+def load_rows(curve: Curve, slo_given: bool) -> tuple[list[str], list[list[str]]]:
+    """Columns and a row per load: rates per second; the tails in ms, as p50/p95/p99."""
     columns = ["req/s", "done/s", *(["good/s", "SLO"] if slo_given else [])]
     columns += [f"{name} {'/'.join(tail[1:] for tail in TAILS)}" for name in ("TTFT", "TPOT", "E2E")]
     rows = []
@@ -48,7 +53,7 @@ def _load_table(curve: Curve, slo_given: bool) -> str:
             cells += [number(load.goodput_rps), attained]
         cells += [_tails(getattr(load, name), load.rests_on_largest[name]) for name in METRICS]
         rows.append([cells[0] + _marks(curve, place), *cells[1:]])
-    return table(columns, rows)
+    return columns, rows
 
 
 def _marks(curve: Curve, place: int) -> str:
@@ -116,8 +121,8 @@ def _axis(load: Load, low: float, high: float) -> str:
     return "".join(cells)
 
 
-def _overview(curves: Sequence[Curve], slo_given: bool) -> str:
-    """A line per setting."""
+def overview(curves: Sequence[Curve], slo_given: bool) -> tuple[list[str], list[list[str]]]:
+    """Columns and a row per setting."""
     columns = ["setting", "knee at", "done/s most"]
     columns += ["good/s most", "at", "SLO there", "E2E p95 there"] if slo_given else ["E2E p95 at knee"]
     rows = []
@@ -130,7 +135,7 @@ def _overview(curves: Sequence[Curve], slo_given: bool) -> str:
             knee = None if curve.knee is None else curve.loads[curve.knee].e2e_ms
             cells.append(DASH if knee is None else short(knee["p95"]))
         rows.append(cells)
-    return table(columns, rows)
+    return columns, rows
 
 
 def _at_most_goodput(curve: Curve) -> list[str]:
@@ -149,22 +154,23 @@ def knee_word(curve: Curve) -> str:
     return {"inside": rate, "first": f"<= {rate}", "last": f">= {rate}"}[curve.knee_side or "inside"]
 
 
-def _notes(curves: Sequence[Curve], slo_given: bool) -> list[str]:
+def notes(curves: Sequence[Curve], slo_given: bool) -> list[str]:
+    """What the marks mean, and how far the figures can be trusted."""
     loads = [load for curve in curves for load in curve.loads]
     lines: list[str] = []
     if any(curve.knee is not None for curve in curves):
         beyond = [curve for curve in curves if curve.knee_side in ("first", "last")]
         more = f"; {knee_word(beyond[0])}: it may lie beyond them" if beyond else ""
-        lines += wrapped(f"k {KNEE_RULE}{more}", then="  ")
+        lines.append(f"k {KNEE_RULE}{more}")
     if any(load.censored for load in loads):
-        lines += wrapped("† not all completed in the window: the tails are over those that did", then="  ")
+        lines.append("† not all completed in the window: the tails are over those that did")
     if any(any(load.rests_on_largest.values()) for load in loads):
-        lines += wrapped(f"{RESTS} of a run: too few for that percentile", then="  ")
+        lines.append(f"{RESTS} of a run: too few for that percentile")
     if any(load.client_limited for load in loads):
-        lines += wrapped("! the load generator was the limit: these loads prove nothing", then="  ")
+        lines.append("! the load generator was the limit: these loads prove nothing")
     repeats = max(load.repeats for load in loads)
     if repeats > 1:
-        lines += wrapped(f"means of {repeats} repeats, {_widest(loads, slo_given)}", then="  ")
+        lines.append(f"means of {repeats} repeats, {_widest(loads, slo_given)}")
     return lines
 
 

@@ -248,6 +248,7 @@ def _of_values(
     known = [value for value in values if value is not None]
     beyond = len(known) < len(values)  # a request never ended
     low, high = mean_interval(known, sure) if len(known) >= LEAST_REPEATS else (None, None)
+    low = low and max(0.0, low)  # neither a latency nor a rate is below 0
     verdict: Verdict = "missed" if beyond else _side(low, high, needed, requirement.strict)
     if below and not beyond:
         verdict = _side(high and -high, low and -low, -needed, requirement.strict)

@@ -27,6 +27,7 @@ from ledgers.summary import summarize
 from mock_server.policies import make_scheduler
 from mock_server.simulate import simulate
 from reports.calibration import Driven, judged, planned, settings, truths
+from reports.calibration_markdown import calibration_markdown
 from reports.calibration_text import answer, calibration_text
 from reports.cli import save_widest
 from reports.text import instrument as instrument_line
@@ -271,6 +272,17 @@ def test_the_table_fits_80_columns_and_ends_with_the_answer() -> None:
         "p99 error under 1 ms: staggered up to 100 streams, 5,000 tokens/s; "
         "in lock step up to 100 streams, 5,000 tokens/s (but not at 10)"
     )
+
+
+def test_markdown_has_the_same_cells_and_the_answer_first() -> None:
+    """A row per load, the reasons below the table."""
+    limited = {"verdict": "server-limited", "reasons": ["54% of the ticks were late"]}
+    text = calibration_markdown(calibration(*TWO.rungs[:2], rung("lock step", 100, **limited)))
+    answered = "staggered up to 100 streams, 5,000 tokens/s; in lock step at no load that was tried"
+    assert text.startswith(f"## Calibration\n\n**p99 error under 1 ms: {answered}**\n\n| pattern | streams |")
+    assert "| staggered | 10 | 500 | 0.01 | 0.05 | 0.05 | 0.30 | 0.4% | 1.5 | 20% | ok |" in text
+    said = "- lock step, 100 streams: 54% of the ticks were late; the mock cannot go higher"
+    assert text.splitlines()[-1] == said
 
 
 def test_the_answer_can_be_that_there_is_none() -> None:

@@ -170,6 +170,20 @@ def test_itl_has_an_interval_where_the_times_of_tokens_were_kept() -> None:
     assert found.verdict == "worse"
 
 
+def test_an_interval_of_few_values_beyond_a_percentile_has_a_mark() -> None:
+    """Of 200 independent requests 10 lie beyond p95 and 20 beyond p90; a mean has no tail."""
+    values = [[Random(seed).expovariate(0.01) for _ in range(200)] for seed in (1, 2)]
+    found = compared(*(by_hand(side) for side in values), "e2e.p95", "e2e.mean")
+    shown = {line.split()[0]: line for line in comparison_text(found).splitlines() if line.strip()}
+    beyond = line(found, "e2e.p95").beyond
+    assert beyond is not None
+    assert 2 <= beyond < 10
+    assert "%~ " in shown["e2e.p95"]
+    assert "~" not in shown["e2e.mean"]
+    assert "~ under 10 independent values lie beyond it: the interval is wide" in comparison_text(found)
+    assert line(found, "e2e.mean").beyond is None
+
+
 def test_few_requests_have_figures_and_no_interval() -> None:
     """24 requests are too few for batches; the exit code says that nothing is proven."""
     found = compared(by_hand([100.0] * 24), by_hand([200.0] * 24), "e2e.mean")

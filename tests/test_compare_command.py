@@ -120,7 +120,8 @@ def test_several_runs_are_each_compared_with_the_first(tmp_path: Path) -> None:
         (["a", "nowhere"], "nowhere"),
         (["a", "b", "--metric", "ttft.p97"], "ttft.p97"),
         (["a", "b", "--metric", "class=no e2e.p95"], "no such class"),
-        (["a", "b", "--tolerance", "much"], "much"),
+        (["a", "b", "--tolerance", "much"], "--tolerance 'much'"),
+        (["a", "b", "--tolerance", "much=5%"], "--tolerance 'much'"),
         (["a", "b", "--allow", "everything"], "everything"),
     ],
 )

@@ -66,7 +66,7 @@ def test_json_can_be_recomputed_from_the_files(runs: Path) -> None:
 
 def test_what_does_not_go_together_is_refused(runs: Path) -> None:
     """One line, exit code 2."""
-    for flags in (["--against", "chunked"], ["--format", "markdown"], ["--diagnose", "--ticks"]):
+    for flags in (["--against", "chunked"], ["--diagnose", "--ticks"]):
         refused(tokentick("report", "immediate", *flags, cwd=runs), 2, "--diagnose")
     refused(tokentick("report", "nothing", "--diagnose", cwd=runs), 2, "nothing")
 

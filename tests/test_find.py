@@ -330,3 +330,14 @@ def test_a_class_that_is_not_there_is_refused(tmp_path: Path) -> None:
     arguments = ("toy", "--find", "--request-rate", "1,20", "--require", "class=tiny e2e.p95<=1500")
     made = tokentick("sweep", *arguments, "--out", "found", "--quiet", cwd=tmp_path)
     refused(made, 2, "tiny", "long, medium, short")
+
+
+def test_an_interval_of_a_rate_is_never_below_nothing() -> None:
+    """Four runs of which one did nearly all: Student's interval alone would reach below 0."""
+    requirement = parse_requirement("throughput>=5")
+    repeats = [Repeat(100, [None], [value], 0.0) for value in (0.1, 0.1, 0.1, 9.0)]
+    (evidence,) = verdict_of(1.0, [requirement], repeats, 1, 0.95).evidence
+    assert evidence.low == 0.0
+    assert evidence.high is not None
+    assert evidence.high > 9
+    assert evidence.verdict == "open"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,27 @@ def test_if_the_client_was_the_limit_nothing_is_proven(runs: Path, tmp_path: Pat
         result = tokentick("report", "late", "--require", f"e2e.max<={bound}", cwd=tmp_path)
         assert result.returncode == 4, result.stdout
         assert "nothing is proven" in result.stdout
+
+
+def test_if_rows_are_lost_nobody_can_tell(runs: Path, tmp_path: Path) -> None:
+    """Of 16 requests 2 left no row: 4, unless they would change nothing."""
+    run = tmp_path / "lost"
+    shutil.copytree(runs / "run", run)
+    rows = (run / "requests.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "requests.jsonl").write_bytes(b"".join(rows[:-2]))
+    for words, code, said in (
+        ("e2e.max<=1500", 4, "CANNOT TELL  e2e.max<=1500: 14 of 16 requests do; 2 left no row"),
+        ("e2e.max<=100", 1, "MISSED  e2e.max<=100: "),
+        ("e2e.p80<=1500", 0, "met     e2e.p80<=1500: "),
+    ):
+        result = tokentick("report", "lost", "--require", words, cwd=tmp_path)
+        assert (result.returncode, said in result.stdout) == (code, True), result.stdout
+
+
+def test_if_no_request_is_left_there_is_nothing_to_judge(runs: Path) -> None:
+    """A warm-up of the whole run: bad usage, and no verdict."""
+    result = tokentick("report", "run", "--warmup", "100", "--require", "e2e.p95<=1500", cwd=runs)
+    refused(result, 2, "--require", "run", "--warmup")
 
 
 def test_agree_judges_what_was_measured(tmp_path: Path) -> None:

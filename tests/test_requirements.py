@@ -39,7 +39,7 @@ def observed(
     return seen
 
 
-def met(text: str, seen: Observations, t_obs_ms: int = 10**6) -> tuple[bool, float | None]:
+def met(text: str, seen: Observations, t_obs_ms: int = 10**6) -> tuple[bool | None, float | None]:
     (judged,) = judge([parse_requirement(text)], seen, t_obs_ms * MS)
     return judged.met, judged.value
 
@@ -93,9 +93,32 @@ def test_attainment_and_goodput_are_of_the_slo() -> None:
         met("attainment>=0.7", observed([10]))
 
 
-def test_requests_without_a_row_are_misses() -> None:
-    (judged,) = judge([parse_requirement("e2e.p50<=10")], observed([10] * 5), 10**15, lost=6)
-    assert (judged.met, judged.good, judged.n) == (False, 5, 11)
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("e2e.p50<=10", None),  # 5 of 11, or 11 of 11
+        ("e2e.p50<=9", None),
+        ("e2e.p45<=10", True),  # 5 of 11 are enough
+        ("e2e.p60<=9", False),  # 6 of 11 are not
+        ("e2e.mean<=10", None),
+        ("e2e.mean<=4.5", False),  # 50 ms over 11 requests, if the others took no time
+        ("throughput>=0.6", None),  # 5 or 11 in 10 s
+        ("throughput>=0.5", True),
+        ("throughput>=1.2", False),
+        ("error_rate<=0.5", None),
+        ("error_rate<=0.6", True),
+    ],
+)
+def test_of_requests_without_a_row_nobody_can_tell(text: str, verdict: bool | None) -> None:
+    """Six of eleven are lost: met or missed is only what is so whatever became of them."""
+    (judged,) = judge([parse_requirement(text)], observed([10] * 5), 10**10, lost=6)
+    assert (judged.met, judged.n, judged.lost) == (verdict, 11, 6)
+
+
+def test_where_no_row_is_left_nobody_can_tell() -> None:
+    for text in ("e2e.mean<=10", "e2e.p99<=10", "throughput>=1"):
+        (judged,) = judge([parse_requirement(text)], observed([]), 0, lost=3)
+        assert judged.met is None, text
 
 
 @pytest.mark.parametrize(

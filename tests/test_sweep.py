@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +133,37 @@ def test_another_sweep_is_not_mixed_in(swept: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda line: line.replace(b'"scheduled":16', b'"scheduled":null'), ["scheduled"]),
+        (lambda line: line.replace(b'"censored":', b'"censured":'), ["censored"]),
+        (lambda line: line.replace(b'"point":1', b'"point":7'), ["point 7"]),
+        (lambda line: b"\xff" + line, []),
+    ],
+)
+def test_a_damaged_point_is_named_by_its_line(
+    tmp_path: Path, damage: Callable[[bytes], bytes], words: list[str]
+) -> None:
+    """Figures that nobody has, and lines that are none: nothing is drawn from them."""
+    flags = ("toy", "--request-rate", "2,4,8")
+    assert sweep(tmp_path, "made", *flags).returncode == 0
+    points = tmp_path / "made" / "points.jsonl"
+    first, second, third = points.read_bytes().splitlines(keepends=True)
+    points.write_bytes(first + damage(second) + third)
+    refused(sweep(tmp_path, "made", *flags), 2, "points.jsonl: line 2: ", *words)
+
+
+@pytest.mark.parametrize(
     ("arguments", "word"),
     [
         (("--request-rate", "1:2"), "4:16:2"),
         (("--request-rate", "0,1"), "above 0"),
         (("--max-batch", "1.5"), "whole numbers"),
+        (("--request-rate", "4:2:1"), "4:2:1 ends below its beginning"),
+        (("--request-rate", "1:2:0"), "the step of 1:2:0 is not above 0"),
+        (("--request-rate", "1:1e9:1"), "more than 1,000 numbers"),
         (("--policy", "static,fast"), "fast"),
+        (("--policy", "all,static"), "nothing beside it"),
         (("--hardware", "toy,nothing.toml"), "nothing.toml"),
         (("--repeats", "2", "--request-rate", "1"), "every repeat would be the same"),
         (("--find",), "--require"),
@@ -154,6 +180,7 @@ def test_another_sweep_is_not_mixed_in(swept: Path) -> None:
         (("--base-url", "http://127.0.0.1:9", "--policy", "static"), "server's own"),
         (("--base-url", "http://127.0.0.1:9", "--request-rate", "auto"), "say the rates"),
         (("--run-options", "--model x"), "--base-url"),
+        ((*FIND, "--request-rate", "1,2", "--mock", "--run-options", "--warmup=5"), "--run-options --warmup"),
     ],
 )
 def test_bad_flags_get_one_line(tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
