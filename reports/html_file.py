@@ -1,0 +1,58 @@
+"""`--html FILE`: the flag, what is refused before any work is done, and a page written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ledgers.errors import InputError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def html_option(what: str) -> Callable[[Command], Command]:
+    """`--html`, which writes `what`."""
+    path = click.Path(path_type=Path)
+    return click.option("--html", type=path, metavar="FILE", help=f"Write {what} as one HTML file as well.")
+
+
+def check_html(path: Path | None, *, made: Path | None = None) -> None:
+    """InputError if no page can be written there. `made` is a directory that is still to be made."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f"--html {path}: is a directory")
+    if path.exists() and not path.is_file():
+        raise InputError(f"--html {path}: exists and is no file")
+    if made is not None and path.parent == made and not made.exists():
+        return
+    temporary = _temporary(path)
+    try:
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise InputError(f"--html {path}: {error.strerror}") from None
+
+
+def write_html(path: Path, page: str) -> None:
+    """Replace the file, so that a reader sees the old page or the new one, never half of it."""
+    temporary = _temporary(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(page.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
