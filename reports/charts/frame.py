@@ -1,0 +1,109 @@
+"""What stands around the curves of a plot: axes, grid, bounds, bands, legend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from reports.charts.scales import Scale, scale, ticks
+from reports.charts.shapes import Axis, Band, Bound
+from reports.charts.svg import element, label, number, words
+
+WIDTH, HEIGHT = 640.0, 308.0
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 18.0, 36.0, 48.0
+COLORS = 6
+MANY_TICKS = 6
+
+
+class Frame(NamedTuple):
+    """The place for the curves, and how values are drawn there."""
+
+    x: Scale
+    y: Scale
+    x_axis: Axis
+    y_axis: Axis
+
+
+def frame(x_axis: Axis, y_axis: Axis, xs: Iterable[float], ys: Iterable[float]) -> Frame:
+    x = scale(x_axis, xs, LEFT, WIDTH - RIGHT, ticks=8)
+    return Frame(x, scale(y_axis, ys, HEIGHT - BOTTOM, TOP), x_axis, y_axis)
+
+
+def around(of: Frame) -> str:
+    """Grid, ticks and names of both axes."""
+    bottom = HEIGHT - BOTTOM
+    parts = [label(0, 16, of.y_axis.label, class_="axis-name")]
+    for tick in ticks(of.y):
+        y = of.y.at(tick.value)
+        parts.append(element("path", d=f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}", class_="grid"))
+        parts.append(label(LEFT - 8, y + 4, tick.label, text_anchor="end"))
+    along = ticks(of.x, 8)
+    for place, tick in enumerate(along):
+        x = of.x.at(tick.value)
+        odd = "spare" if len(along) > MANY_TICKS and place % 2 else None
+        parts.append(element("path", d=f"M{number(x)} {number(bottom)}v4", class_="tick"))
+        parts.append(label(x, bottom + 19, tick.label, text_anchor="middle", class_=odd))
+    parts.append(
+        element("path", d=f"M{number(LEFT)} {number(bottom)}H{number(WIDTH - RIGHT)}", class_="axis")
+    )
+    parts.append(label(WIDTH - RIGHT, HEIGHT - 6, of.x_axis.label, text_anchor="end", class_="axis-name"))
+    return "".join(parts)
+
+
+def bound_lines(of: Frame, bounds: Sequence[Bound]) -> str:
+    return "".join(_bound(of, bound) for bound in bounds)
+
+
+def band_areas(of: Frame, bands: Sequence[Band]) -> str:
+    parts = []
+    for band in bands:
+        low, high = (_within(of.x, value) for value in (band.low, band.high))
+        area = element("rect", x=low, y=TOP, width=high - low, height=HEIGHT - BOTTOM - TOP, class_="band")
+        parts.append(area + label(low + 4, TOP + 12, band.label, class_="band-name"))
+    return "".join(parts)
+
+
+def clipped(of: Frame, *children: str) -> str:
+    """Children in the picture's places, of which nothing is seen outside of the axes."""
+    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    box = f"{number(LEFT)} {number(TOP)} {number(width)} {number(height)}"
+    return element("svg", *children, x=LEFT, y=TOP, width=width, height=height, viewBox=box)
+
+
+def legend(keys: Sequence[tuple[str, str]]) -> str:
+    """Pairs of the swatch (markup) and the name of it. One thing alone needs none."""
+    if len(keys) < 2:
+        return ""
+    items = (element("li", swatch, element("span", words(name))) for swatch, name in keys)
+    return element("ul", *items, class_="legend")
+
+
+def swatch(inner: str) -> str:
+    return element("svg", inner, viewBox="0 0 28 12", class_="swatch", aria_hidden="true")
+
+
+def _bound(of: Frame, bound: Bound) -> str:
+    if bound.axis == "x":
+        x = _within(of.x, bound.value)
+        line = f"M{number(x)} {number(TOP)}V{number(HEIGHT - BOTTOM)}"
+        left = x > (LEFT + WIDTH) / 2
+        name = label(
+            x - 5 if left else x + 5,
+            TOP + 12,
+            bound.label,
+            text_anchor="end" if left else None,
+            class_="bound-name",
+        )
+    else:
+        y = _within(of.y, bound.value)
+        line = f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}"
+        below = y - TOP < 16
+        name = label(
+            WIDTH - RIGHT - 2, y + 14 if below else y - 5, bound.label, text_anchor="end", class_="bound-name"
+        )
+    return element("path", d=line, class_="bound") + name
+
+
+def _within(of: Scale, value: float) -> float:
+    low, high = sorted((of.start, of.end))
+    return min(max(of.at(value), low), high)

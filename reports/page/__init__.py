@@ -1,0 +1,112 @@
+"""Sections of text, tables and charts as one HTML file that needs nothing else.
+
+The template escapes all that comes in; only the pictures of charts are markup already. Equal sections give
+equal bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+from markupsafe import Markup
+
+from ledgers.printable import printable
+from reports.charts.shapes import Chart, Table
+
+HERE = Path(__file__).parent
+WORDS = {
+    "en": {
+        "skip": "Skip to content",
+        "contents": "Contents",
+        "numbers": "Numbers",
+        "scroll": "table, scrollable",
+    },
+    "zh-Hans": {"skip": "跳到正文", "contents": "目录", "numbers": "数据", "scroll": "表格"},
+}
+
+
+class Section(NamedTuple):
+    """A part of a page: its paragraphs, then tables, then charts.
+
+    `id` is for links to it; from the heading if empty.
+    """
+
+    heading: str
+    paragraphs: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+    id: str = ""
+
+
+def render(title: str, sections: Sequence[Section], *, lang: str = "en") -> str:
+    """A whole page."""
+    style = style_sheet()
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            sections=list(zip(_ids(sections), sections, strict=True)),
+            lang=lang,
+            words=_words(lang),
+            style=Markup(style),
+            style_hash=b64encode(sha256(style.encode()).digest()).decode(),
+        )
+    )
+
+
+def figure(chart: Chart, *, lang: str = "en", level: int = 3) -> str:
+    """One chart as a <figure>, with its heading of this level and its numbers: for a page made elsewhere."""
+    part: Any = _environment().get_template("parts.html").module
+    return str(part.figure(chart, _words(lang), level))
+
+
+@cache
+def style_sheet() -> str:
+    return (HERE / "style.css").read_text(encoding="utf-8")
+
+
+def _words(lang: str) -> dict[str, str]:
+    return WORDS.get(lang, WORDS["en"])
+
+
+def _ids(sections: Sequence[Section]) -> list[str]:
+    """One for each, and no two alike."""
+    taken: dict[str, int] = {}
+    found = []
+    for section in sections:
+        plain = re.sub(r"[^a-z0-9]+", "-", (section.id or section.heading).lower()).strip("-")[:40] or "part"
+        taken[plain] = taken.get(plain, 0) + 1
+        found.append(plain if taken[plain] == 1 else f"{plain}.{taken[plain]}")
+    return found
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_shown,
+    )
+    environment.tests["quantity"] = _is_quantity
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """Text as it can be shown; what is markup already stays."""
+    return printable(value) if type(value) is str else value
+
+
+def _is_quantity(cell: str) -> bool:
+    """Whether a cell is a number, to be aligned by its last digit."""
+    return bool(re.match(r"[-+−]?[\d.,]+\s*(%|ms|s)?[†*\s]*$|-$", cell))
