@@ -7,13 +7,14 @@ from math import isfinite
 from typing import Any
 
 from reports.charts import Axis, Bound, Chart, Series, Table, scatter
+from reports.compare_metrics import RATES
 from reports.find import Found
 from reports.page import Section, render
 from reports.search import Verdict
 from reports.text import DASH
 from reports.trial import MOST_GROWTH, Candidate, Evidence
 
-RATE = Axis("offered load", "req/s")
+ROOM = 1.03  # so that no point stands on the edge
 VERDICTS: dict[Verdict, int] = {"kept": 3, "missed": 2, "open": 5}
 """With the colour of each."""
 
@@ -78,17 +79,32 @@ def _requirement_chart(found: Found, place: int) -> Chart:
         here = [(rate, each) for rate, each in known if each.verdict == verdict and each.value is not None]
         points = [(rate, scale * (each.value or 0)) for rate, each in here]
         series.append(Series(verdict, points, spread=[_spread(each, scale) for _, each in here], color=color))
-    unit = "% of requests" if share else "rate or ms"
     text = needed.requirement
     return scatter(
         f"{_named(found)}{text} {_outcome(known)}",
         f"What was seen of {text} at each rate, with its interval. Dotted: what is needed.",
         [each for each in series if each.points],
-        x=RATE,
-        y=Axis("that keep it" if share else text, unit),
+        x=_rates(found),
+        y=_share_axis(series) if share else _figure_axis(text),
         bounds=[Bound(f"needed: {_value(needed, needed.needed)}", scale * needed.needed)],
         table=_evidence_table(known),
     )
+
+
+def _rates(found: Found) -> Axis:
+    return Axis("offered load", "req/s", low=0, high=ROOM * found.candidates[-1].rate)
+
+
+def _share_axis(series: Sequence[Series]) -> Axis:
+    ends = [end for each in series for pair in each.spread if pair for end in pair]
+    values = [value for each in series for _, value in each.points]
+    return Axis("that keep it", "% of requests", high=100 + (ROOM - 1) * (100 - min([*ends, *values], default=0)))
+
+
+def _figure_axis(requirement: str) -> Axis:
+    """With the unit of its figure, as in `goodput>=3`."""
+    figure = requirement.split("<")[0].split(">")[0]
+    return Axis(figure, RATES.get(figure.split()[-1], "ms"))
 
 
 def _is_share(each: Evidence) -> bool:
@@ -104,7 +120,7 @@ def _spread(each: Evidence, scale: float) -> tuple[float, float] | None:
 def _outcome(known: Sequence[tuple[float, Evidence]]) -> str:
     kept = [rate for rate, each in known if each.verdict == "kept"]
     missed = [rate for rate, each in known if each.verdict == "missed"]
-    parts = [f"is kept at up to {max(kept):g} req/s"] if kept else []
+    parts = [f"is kept up to {max(kept):g} req/s"] if kept else []
     parts += [f"is missed from {min(missed):g} req/s on"] if missed else []
     return " and ".join(parts) or "is open at every rate"
 
@@ -128,7 +144,7 @@ def _growth_chart(found: Found) -> Chart:
         f"By how much more requests were in flight at the last arrival than half-way, in % of what arrived between. "
         f"Above {MOST_GROWTH:.0%} the load cannot be kept up.",
         [each for each in series if each.points],
-        x=RATE,
+        x=_rates(found),
         y=Axis("growth", "% of arrivals"),
         bounds=[Bound("steady below", 100 * MOST_GROWTH)],
     )
@@ -161,7 +177,7 @@ def _tried(found: Found) -> Table:
 
 
 def _facts(each: Candidate) -> list[str]:
-    return [f"{each.requests:,}", f"{each.repeats}", f"{each.looks}", f"{each.growth:+.1%}", each.reason or DASH]
+    return [f"{each.requests:,}", f"{each.repeats}", f"{each.looks}", f"{each.growth:+.1%}", each.reason]
 
 
 def _overview(found: Sequence[Found]) -> Table:

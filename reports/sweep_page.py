@@ -11,7 +11,7 @@ from reports.page import Section, render
 from reports.sweep_text import KNEE_RULE, knee_word
 from reports.text import CENSORED, DASH, RESTS, ms, number
 
-RATE = Axis("offered load", "req/s", low=0)
+ROOM = 1.03  # so that no point stands on the edge
 NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 TAIL = "p99"
 MOST_CURVES = 6
@@ -33,7 +33,7 @@ def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
         )
     ]
     if shown:
-        sections.append(Section("Work done", [KNEE + more], charts=_rates(shown, slo_given), id="work"))
+        sections.append(Section("Work done", [KNEE + more], charts=_rate_charts(shown, slo_given), id="work"))
         tails = [_tail_chart(shown, key) for key in ("ttft_ms", "e2e_ms")]
         sections.append(Section("Tails", charts=[chart for chart in tails if chart], id="tails"))
     sections += [
@@ -80,7 +80,7 @@ def _rate_word(load: Load) -> str:
     return DASH if rate is None else f"{rate:.4g}"
 
 
-def _rates(curves: Sequence[Curve], slo_given: bool) -> list[Chart]:
+def _rate_charts(curves: Sequence[Curve], slo_given: bool) -> list[Chart]:
     charts = []
     if slo_given:
         charts.append(_rate_chart(curves, "goodput"))
@@ -102,10 +102,15 @@ def _rate_chart(curves: Sequence[Curve], name: str) -> Chart:
         f"{name.capitalize()} against offered load, a line for each of {len(curves)} settings"
         f"{', with the 95 % interval of the mean of the repeats' if bars else ''}. Dotted: the knees.",
         series,
-        x=RATE,
+        x=_rates(curves),
         y=Axis(name, "req/s", low=0),
         bounds=_knees(curves),
     )
+
+
+def _rates(curves: Sequence[Curve]) -> Axis:
+    most = max(_rate(load) or 0 for curve in curves for load in curve.loads)
+    return Axis("offered load", "req/s", low=0, high=ROOM * most)
 
 
 def _of(load: Load, name: str) -> float:
@@ -158,7 +163,7 @@ def _tail_chart(curves: Sequence[Curve], key: str) -> Chart | None:
         _tail_title(series, name),
         f"{TAIL} of {name} against offered load on a logarithmic axis, a line for each setting. Dotted: the knees.",
         series,
-        x=RATE,
+        x=_rates(curves),
         y=Axis(f"{name} {TAIL}", "ms", "log"),
         bounds=_knees(curves),
     )
