@@ -260,7 +260,11 @@ def json_file(value: Any) -> bytes:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file so that a reader sees the old or the new one, never half of it."""
-    data = json_file(value)
+    replace_file(path, json_file(value))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all. InputError if it cannot be done."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:

@@ -18,7 +18,6 @@ from reports.show import read_summary
 from reports.sides import on_clock
 
 AGREEMENT_FILE = "agreement.json"
-PAGE_FILE = "agreement.html"
 
 
 def agreement_page_of(directory: Path) -> str:
@@ -44,7 +43,9 @@ def _agreements(path: Path) -> dict[str, Agreement]:
 
 def _result(path: Path, agreement: Agreement) -> PolicyResult:
     policy = Run(path / "simulated").info.config.policy or path.name
-    return PolicyResult(policy, agreement, *(read_summary(path / of) for of in ("measured", "served", "simulated")))
+    return PolicyResult(
+        policy, agreement, *(read_summary(path / of) for of in ("measured", "served", "simulated"))
+    )
 
 
 def _ledgers(path: Path) -> Ledgers:

@@ -20,6 +20,7 @@ from reports.text import CENSORED, DASH, RESTS, marked, ms, number
 
 MOST_IN_TIMELINE = 20  # requests, for each takes two lines
 MOST_LISTED = 50
+NEAR = 4  # times what was reserved: from there on a budget would only make the curve small
 LATENCIES = {"queue_delay_ms": "queue delay", "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 PERCENTILES = ("p50", "p95", "p99")
 MEANING: dict[Verdict, str] = {
@@ -60,13 +61,19 @@ def agreement_page(
     return render(f"Agreement of {name}: {verdict}", sections)
 
 
-PARTS_SAID = (
-    "The median and the largest of each part of the measured TTFT, in ms. The parts of a request add up exactly."
-)
+PARTS_SAID = "The median and the largest of each part of the measured TTFT, in ms. The parts of a request add up exactly."
 
 
 def _verdicts(results: Sequence[PolicyResult]) -> Table:
-    head = ["policy", "verdict", "(a) requests", "(a) ticks", "(b) token p95, ms", "(b) SLO met", "(c) requests"]
+    head = [
+        "policy",
+        "verdict",
+        "(a) requests",
+        "(a) ticks",
+        "(b) token p95, ms",
+        "(b) SLO met",
+        "(c) requests",
+    ]
     return Table([*head, "inputs moved"], [_verdict_cells(each.policy, each.agreement) for each in results])
 
 
@@ -79,7 +86,9 @@ def _verdict_cells(policy: str, found: Agreement) -> list[str]:
         f"{a.requests_equal} of {a.requests}",
         f"{a.ticks_equal} of {a.ticks}",
         DASH if b.tokens is None else f"{ms(b.tokens.p95)} (limit {b.limit_ms:g})",
-        DASH if b.slo_met_measured is None else f"{b.slo_met_measured} as measured, {b.slo_met_served} as served",
+        DASH
+        if b.slo_met_measured is None
+        else f"{b.slo_met_measured} as measured, {b.slo_met_served} as served",
         f"{c.equal} of {planned}",
         str(len(c.moved)),
     ]
@@ -188,14 +197,22 @@ def _ids(ids: Sequence[str]) -> str:
 
 
 def _moved_table(requests: Sequence[RequestAgreement]) -> Table:
-    names = {"received": "received", "prefill_start": "prefill", "first_token": "first token", "last_token": "last token"}
+    names = {
+        "received": "received",
+        "prefill_start": "prefill",
+        "first_token": "first token",
+        "last_token": "last token",
+    }
     rows = []
     for each in requests:
         ticks = [
-            _ticks(getattr(each.planned_ticks, key, None), getattr(each.served_ticks, key, None)) for key in names
+            _ticks(getattr(each.planned_ticks, key, None), getattr(each.served_ticks, key, None))
+            for key in names
         ]
         rows.append([each.id, "; ".join(each.moved) or DASH, *ticks])
-    return Table(["request", "what moved", *(f"{name}, tick planned → served" for name in names.values())], rows)
+    return Table(
+        ["request", "what moved", *(f"{name}, tick planned → served" for name in names.values())], rows
+    )
 
 
 def _ticks(planned: int | None, served: int | None) -> str:
@@ -241,11 +258,17 @@ def _time_charts(policy: str, found: Agreement, its: Ledgers) -> Iterator[Chart]
         f"{policy}: {_residual_finding(residuals)}",
         "Measured minus simulated, TTFT and E2E, by the time at which a request arrives. At 0 both are the same.",
         [Series(key, sorted(pairs)) for key, pairs in sorted(residuals.items())],
-        x=Axis("arrival", "s"),
+        x=_arrivals(residuals),
         y=Axis("measured - simulated", "ms"),
         bounds=[Bound("the same", 0.0)],
         table=_nearness_table(residuals),
     )
+
+
+def _arrivals(residuals: Mapping[str, Pairs]) -> Axis:
+    """With room at its ends, so that no point stands on the edge."""
+    last = max((at for pairs in residuals.values() for at, _ in pairs), default=0.0)
+    return Axis("arrival", "s", low=-0.02 * last, high=1.02 * last)
 
 
 def _axis_kind(values: Sequence[float]) -> Literal["linear", "log"]:
@@ -269,7 +292,10 @@ def _residual_finding(residuals: Mapping[str, Pairs]) -> str:
     }
     if not middles:
         return "only requests served off plan"
-    parts = [f"{name} {abs(value):.2f} ms {'later' if value >= 0 else 'earlier'}" for name, value in middles.items()]
+    parts = [
+        f"{name} {abs(value):.2f} ms {'later' if value >= 0 else 'earlier'}"
+        for name, value in middles.items()
+    ]
     return f"at the median measured {' and '.join(parts)} than simulated"
 
 
@@ -277,7 +303,9 @@ def _nearness_table(residuals: Mapping[str, Pairs]) -> Table:
     rows = []
     for key, pairs in sorted(residuals.items()):
         values = sorted(value for _, value in pairs)
-        rows.append([key, *(f"{value:.3f}" for value in (values[0], median(values), values[-1])), f"{len(values):,}"])
+        rows.append(
+            [key, *(f"{value:.3f}" for value in (values[0], median(values), values[-1])), f"{len(values):,}"]
+        )
     return Table(["measured - simulated, ms", "least", "median", "most", "requests"], rows)
 
 
@@ -289,16 +317,26 @@ def _kv_chart(policy: str, its: Ledgers) -> Iterator[Chart]:
     every = range(min(numbers), max(numbers) + 2)
     equal = sum(state(its.served_ticks.get(k)) == state(its.simulated_ticks.get(k)) for k in every[:-1])
     series = [
-        Series(f"{what} {side}", [(float(k), float(getattr(ticks.get(k), key, 0))) for k in every], style, color=color)
+        Series(
+            f"{what} {side}",
+            [(float(k), float(getattr(ticks.get(k), key, 0))) for k in every],
+            style,
+            color=color,
+        )
         for what, key, color in (("reserved", "kv_reserved", 1), ("cached", "kv_cached", 3))
-        for side, ticks, style in (("served", its.served_ticks, "step"), ("simulated", its.simulated_ticks, "dots"))
+        for side, ticks, style in (
+            ("served", its.served_ticks, "step"),
+            ("simulated", its.simulated_ticks, "dots"),
+        )
     ]
     budget = its.hardware.kv_budget_tokens
-    peak = max(tick.kv_reserved for ticks in (its.served_ticks, its.simulated_ticks) for tick in ticks.values())
-    near = 2 * peak >= budget
-    title = f"{policy}: KV as served is as simulated in {equal:,} of {len(every) - 1:,} ticks; peak {peak:,} of {budget:,} tokens"
+    peak = max(
+        tick.kv_reserved for ticks in (its.served_ticks, its.simulated_ticks) for tick in ticks.values()
+    )
+    near = NEAR * peak >= budget
     yield lines(
-        title,
+        f"{policy}: the KV of {equal:,} of {len(every) - 1:,} ticks is as simulated; reserved at most {peak:,} of "
+        f"{budget:,} tokens",
         "KV tokens reserved and cached after each tick, as served (lines) and as simulated from the plan (dots).",
         series,
         x=Axis("tick"),
@@ -320,6 +358,9 @@ def _timeline(policy: str, found: Agreement, its: Ledgers) -> Chart:
         "For each request two bars over time, measured and simulated: queue, prefill and decode. When the prefill of "
         "a measured request began and ended, the server tells.",
         bars,
+        x=Axis(
+            "time", "s", low=0, high=1.02 * max((end for bar in bars for *_, end in bar.spans), default=1.0)
+        ),
     )
 
 
@@ -331,7 +372,7 @@ def _spans(row: RequestRow | None, server: RequestRow | None) -> list[tuple[str,
     stamps = [origin_ns(row), start, row.first_token_ns, row.last_token_ns]
     names = ("queue", "prefill", "decode")
     return [
-        (name, begin / NS_PER_S, max(begin, end) / NS_PER_S)
+        (name, max(0, begin) / NS_PER_S, max(0, begin, end) / NS_PER_S)
         for name, begin, end in zip(names, stamps, stamps[1:], strict=False)
         if begin is not None and end is not None
     ]

@@ -53,7 +53,9 @@ def _error_chart(of: str, name: str, found: Sequence[tuple[Rung, Distribution | 
     """p99 as a line and p50 dashed, for each pattern."""
     series = []
     for pattern in PATTERNS:
-        known = [(rung.streams, each) for rung, each in found if rung.pattern == pattern and each and rung.tells]
+        known = [
+            (rung.streams, each) for rung, each in found if rung.pattern == pattern and each and rung.tells
+        ]
         series.append(Series(f"{pattern} p99", [(float(n), max(each.p99, LEAST_MS)) for n, each in known]))
         series.append(
             Series(f"{pattern} p50", [(float(n), max(each.p50, LEAST_MS)) for n, each in known], "dashed")

@@ -42,6 +42,7 @@ from reports.agreement_text import PolicyResult, agreement_text, overall_text, p
 from reports.calibrate import calibrate as run_calibration
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
+from reports.html_file import PAGE_FILE, check_html, html_option, write_html
 from reports.required_text import required_text
 from reports.show import ROWS_SHOWN, read_summary, say
 from reports.text import request_table, wrapped
@@ -72,6 +73,7 @@ INCONCLUSIVE, INTERRUPTED = 4, 130
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory for all files.  [default: under runs/]"
 )
+@html_option("the agreement (agreement.html of --out)")
 @click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
 def agree(**options: Any) -> int:
@@ -86,6 +88,7 @@ def agree(**options: Any) -> int:
     classes = values(ledger.rows, "class_")
     required = requirements_from(options["require"], window.slo, classes, measured=True)
     settings = _settings_of_all(options) if options["policy"] == "all" else [scheduler_from(options)]
+    check_html(options["html"], made=options["out"])
     out = make_empty(options["out"] or default_path("agree", ledger.name))
     limit_ns = to_ns(options["stall_limit"])
     tell = _teller(silent=options["quiet"] or options["as_json"])
@@ -108,6 +111,7 @@ def agree(**options: Any) -> int:
     if required:
         answer["requirements"] = judged
     write_json(out / "agreement.json", answer)
+    _write_pages(out, options["html"])
     if options["as_json"]:
         click.echo(encode(answer))
     elif options["quiet"]:
@@ -116,8 +120,18 @@ def agree(**options: Any) -> int:
         _show(results, out, verdict)
         for policy, found in judged.items() if required else ():
             say(f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}")
+        say(f"page:    {options['html'] or out / PAGE_FILE}")
     missed = any(not each.met for found in judged.values() for each in found)
     return EXIT_CODES[verdict] or int(missed)
+
+
+def _write_pages(out: Path, html: Path | None) -> None:
+    """In the directory, and where else one is wanted."""
+    from reports.agree_files import agreement_page_of
+
+    page = agreement_page_of(out)
+    for path in dict.fromkeys(filter(None, (out / PAGE_FILE, html))):
+        write_html(path, page)
 
 
 def _span(last_arrival_ns: int) -> str:
@@ -210,6 +224,7 @@ def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> l
     help=f"The same as --streams {','.join(map(str, QUICK_LADDER))} --seconds {float(QUICK_RUNG_S):g}.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the run directories of all loads here.")
+@html_option("the calibration")
 @click.option("--json", "as_json", is_flag=True, help="Print the calibration as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
 def calibrate(**options: Any) -> int:
@@ -220,6 +235,7 @@ def calibrate(**options: Any) -> int:
     minute. The result is kept for `tokentick run`, which then says how exact its own figures are.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
+    check_html(options["html"], made=options["out"])
     quick, tell = options["quick"], _teller(silent=options["quiet"] or options["as_json"])
     ladder = options["streams"] or (QUICK_LADDER if quick else LADDER)
     seconds = float(options["seconds"] or (QUICK_RUNG_S if quick else RUNG_S))
@@ -233,6 +249,10 @@ def calibrate(**options: Any) -> int:
             return INTERRUPTED
         if options["out"]:
             write_json(out / "calibration.json", calibration)
+    if options["html"]:
+        from reports.calibration_page import calibration_page
+
+        write_html(options["html"], calibration_page(calibration))
     if options["as_json"]:
         click.echo(encode(calibration))
     else:

@@ -55,7 +55,9 @@ def _judged(found: Comparison, place: int) -> Section:
     charts = [_effects(judged)] if judged else []
     marks = [line for line in remarks(found) if not line.startswith(NO_INTERVAL)]
     paragraphs = [_capital(conclusion(found)), *others, *marks]
-    return Section(first, paragraphs, [_table(judged, found)] if judged else [], charts, f"comparison-{place}")
+    return Section(
+        first, paragraphs, [_table(judged, found)] if judged else [], charts, f"comparison-{place}"
+    )
 
 
 def _others(found: Comparison, place: int, *, alone: bool) -> Section:
@@ -160,7 +162,11 @@ def _curves(samples: Mapping[Path, Sample]) -> Iterator[Chart]:
             for path, sample in shown
         }
         series = [
-            Series(run, [(q, value / NS_PER_MS) for q, value in percentile_points(values)], "line" if i < COLORS else "dashed")
+            Series(
+                run,
+                [(q, value / NS_PER_MS) for q, value in percentile_points(values)],
+                "line" if i < COLORS else "dashed",
+            )
             for i, (run, values) in enumerate(found.items())
             if values
         ]
@@ -193,7 +199,12 @@ def _curve_title(name: str, found: Mapping[str, Sequence[float]]) -> str:
 def _percentile_table(found: Mapping[str, Sequence[float]]) -> Table:
     percents = (50, 90, 95, 99)
     rows = [
-        [run, *(ms(nearest_rank(values, p) / NS_PER_MS) for p in percents), ms(values[-1] / NS_PER_MS), f"{len(values):,}"]
+        [
+            run,
+            *(ms(nearest_rank(values, p) / NS_PER_MS) for p in percents),
+            ms(values[-1] / NS_PER_MS),
+            f"{len(values):,}",
+        ]
         for run, values in found.items()
     ]
     return Table(["run, ms", *(f"p{p}" for p in percents), "max", "n"], rows)

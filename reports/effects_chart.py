@@ -59,7 +59,9 @@ def _axis(of: Scale, height: float) -> str:
     for tick in ticks(of):
         x = number(of.at(tick.value))
         zero = abs(tick.value) < 1e-9
-        parts.append(element("path", d=f"M{x} {number(TOP)}V{number(bottom)}", class_="axis" if zero else "grid"))
+        parts.append(
+            element("path", d=f"M{x} {number(TOP)}V{number(bottom)}", class_="axis" if zero else "grid")
+        )
         sign = "+" if tick.value > 0 and not zero else ""
         parts.append(label(of.at(tick.value), bottom + 18, sign + tick.label, text_anchor="middle"))
     parts.append(label(of.end, height - 6, CHANGE.label, text_anchor="end", class_="axis-name"))
@@ -95,7 +97,11 @@ def _whisker(of: Scale, row: EffectRow, y: float) -> str:
     for limit, edge, away in ((row.low, of.start, 1), (row.high, of.end, -1)):
         inside = limit is not None and of.low <= limit <= of.high
         x = of.at(limit) if limit is not None and inside else edge
-        tip = f"m0-4v8M{number(x)} {number(y)}" if inside else f"m{5 * away}-4l{-5 * away} 4 {5 * away} 4M{number(x)} {number(y)}"
+        tip = (
+            f"m0-4v8M{number(x)} {number(y)}"
+            if inside
+            else f"m{5 * away}-4l{-5 * away} 4 {5 * away} 4M{number(x)} {number(y)}"
+        )
         ends.append((x, tip))
     (low, low_tip), (high, high_tip) = ends
     return f"M{number(low)} {number(y)}{low_tip}H{number(high)}{high_tip}"

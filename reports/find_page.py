@@ -98,7 +98,9 @@ def _rates(found: Found) -> Axis:
 def _share_axis(series: Sequence[Series]) -> Axis:
     ends = [end for each in series for pair in each.spread if pair for end in pair]
     values = [value for each in series for _, value in each.points]
-    return Axis("that keep it", "% of requests", high=100 + (ROOM - 1) * (100 - min([*ends, *values], default=0)))
+    return Axis(
+        "that keep it", "% of requests", high=100 + (ROOM - 1) * (100 - min([*ends, *values], default=0))
+    )
 
 
 def _figure_axis(requirement: str) -> Axis:

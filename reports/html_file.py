@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ledgers.errors import InputError
+from ledgers.rundir import replace_file
 
+PAGE_FILE = "agreement.html"
+"""What an agreement always leaves beside its figures."""
+BEGINNING = b"<!doctype html"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -27,8 +30,8 @@ def check_html(path: Path | None, *, made: Path | None = None) -> None:
         return
     if path.is_dir():
         raise InputError(f"--html {path}: is a directory")
-    if path.exists() and not path.is_file():
-        raise InputError(f"--html {path}: exists and is no file")
+    if path.exists() and not _is_page(path):
+        raise InputError(f"--html {path}: exists and is no HTML page, so it is not replaced")
     if made is not None and path.parent == made and not made.exists():
         return
     temporary = _temporary(path)
@@ -41,17 +44,18 @@ def check_html(path: Path | None, *, made: Path | None = None) -> None:
 
 def write_html(path: Path, page: str) -> None:
     """Replace the file, so that a reader sees the old page or the new one, never half of it."""
-    temporary = _temporary(path)
+    replace_file(path, page.encode())
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file is ours to replace: a page, or empty."""
     try:
-        with temporary.open("wb") as file:
-            file.write(page.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        if not path.is_file():  # a device or a pipe, which is not even to be opened
+            return False
+        with path.open("rb") as file:
+            return file.read(len(BEGINNING)).lower() in (b"", BEGINNING)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise InputError(f"{path}: {error.strerror}") from None
+        raise InputError(f"--html {path}: {error.strerror}") from None
 
 
 def _temporary(path: Path) -> Path:

@@ -22,7 +22,9 @@ def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
     """`settings` is what the sweep's own file says of it."""
     slo_given = any(bound is not None for bound in settings["window"]["slo"].values())
     shown = [curve for curve in curves if any(_rate(load) is not None for load in curve.loads)][:MOST_CURVES]
-    more = f" Of {len(curves)} settings the first {MOST_CURVES} are drawn." if len(curves) > MOST_CURVES else ""
+    more = (
+        f" Of {len(curves)} settings the first {MOST_CURVES} are drawn." if len(curves) > MOST_CURVES else ""
+    )
     ledger = settings["ledger"]
     sections = [
         Section(
@@ -120,7 +122,9 @@ def _of(load: Load, name: str) -> float:
 
 def _rate_title(curves: Sequence[Curve], name: str) -> str:
     """Which setting does most, and where."""
-    found = [(_of(load, name), load, curve) for curve in curves for load in curve.loads if _of(load, name) >= 0]
+    found = [
+        (_of(load, name), load, curve) for curve in curves for load in curve.loads if _of(load, name) >= 0
+    ]
     if not found:
         return f"No {name} is known"
     most, load, curve = max(found, key=lambda each: each[0])
@@ -190,7 +194,9 @@ def _overview(curves: Sequence[Curve], slo_given: bool) -> Table:
         if slo_given:
             best = None if curve.most_goodput is None else curve.loads[curve.most_goodput]
             cells += (
-                [number(best.goodput_rps), _rate_word(best), _share(best.attainment)] if best else ["0", DASH, DASH]
+                [number(best.goodput_rps), _rate_word(best), _share(best.attainment)]
+                if best
+                else ["0", DASH, DASH]
             )
         rows.append(cells)
     return Table(head, rows)
@@ -220,7 +226,9 @@ def _marks(curve: Curve, place: int) -> str:
 def _with_interval(load: Load, name: str) -> str:
     value = getattr(load, f"{name}_rps")
     interval = getattr(load, f"{name}_interval")
-    return number(value) + (f" ± {(interval[1] - interval[0]) / 2:.2g}" if interval and value is not None else "")
+    return number(value) + (
+        f" ± {(interval[1] - interval[0]) / 2:.2g}" if interval and value is not None else ""
+    )
 
 
 def _share(value: float | None) -> str:

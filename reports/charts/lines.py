@@ -22,11 +22,9 @@ from reports.charts.frame import (
 from reports.charts.shapes import TIME, Axis, Band, Bound, Chart, Series, Style, Table
 from reports.charts.svg import element, number, picture
 from reports.charts.tables import series_table
-from reports.charts.thinning import Point, spread_out, thinned
+from reports.charts.thinning import DRAWN, MOST_POINTS, Point, spread_out, thinned
 
-MOST_POINTS = 2_400
 CELL = 2.0
-DRAWN = "Of {0:,} points of {1} the extremes of each column are drawn."
 
 
 def lines(
@@ -49,7 +47,7 @@ def lines(
     keys = [(swatch(_key(each.style, color)), each.name) for each, color in zip(series, colors, strict=True)]
     inside = [band_areas(of, bands), around(of), clipped(of, _identity(of) if identity else "", drawn)]
     image = picture(title, description, 640, HEIGHT, *inside, bound_lines(of, bounds))
-    notes = [note, *(DRAWN.format(len(e.points), e.name) for e in series if _is_thinned(e))]
+    notes = [note, *(DRAWN.format(e.name, len(e.points)) for e in series if _is_thinned(e))]
     table = table or series_table(series, x, y)
     return Chart(title, description, legend(keys) + image, table, " ".join(filter(None, notes)))
 
@@ -91,7 +89,7 @@ def _drawn(of: Frame, series: Series, color: int) -> str:
     if series.style == "dots":
         places = spread_out(_places(of, series.points), CELL)
         return element("path", d=_dots(places, color), class_=f"dots {shade}") + _whiskers(of, series, shade)
-    points = thinned(series.points, MOST_POINTS)
+    points = thinned(series.points)
     runs = [list(_places(of, run)) for run in _runs(points)]
     stepped = series.style in ("step", "area") or of.x.kind == "percentile"
     path = "".join(_path(run, stepped=stepped) for run in runs)

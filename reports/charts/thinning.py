@@ -5,25 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 Point = tuple[float, float]
+MOST_POINTS = 2_400
+DRAWN = "{}: of {:,} points the extremes of each column are drawn."
 
 
-def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """Points in ascending x: the first, lowest, highest and last of each column, if there are too many."""
-    columns = most // 4
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """Points in ascending x, at most so many."""
     if len(points) <= most:
         return list(points)
-    start, end = points[0][0], points[-1][0]
-    width = (end - start) / columns or 1.0
+    return outline(points, points[0][0], points[-1][0], most)
+
+
+def outline(points: Iterable[Point], low: float, high: float, most: int = MOST_POINTS) -> list[Point]:
+    """Of points in ascending x from low to high: the first, lowest, highest and last of each column.
+
+    Memory is bounded, however many there are.
+    """
+    columns = max(1, most // 4)
+    width = (high - low) / columns or 1.0
     kept: list[Point] = []
-    column: list[Point] = []
+    corners: list[Point] = []  # first, lowest, highest, last
     place = 0
     for point in points:
-        here = int((point[0] - start) / width)
-        if here != place:
-            kept += _corners(column)
-            column, place = [], here
-        column.append(point)
-    return kept + _corners(column)
+        here = min(int((point[0] - low) / width), columns - 1)
+        if here != place or not corners:
+            kept += _in_order(corners)
+            corners, place = [point] * 4, here
+            continue
+        if point[1] < corners[1][1]:
+            corners[1] = point
+        if point[1] > corners[2][1]:
+            corners[2] = point
+        corners[3] = point
+    return kept + _in_order(corners)
 
 
 def spread_out(points: Iterable[Point], cell: float) -> list[Point]:
@@ -41,10 +55,9 @@ def evenly(count: int, most: int) -> list[int]:
     return [place * (count - 1) // (most - 1) for place in range(most)]
 
 
-def _corners(column: Sequence[Point]) -> list[Point]:
-    if len(column) <= 4:
-        return list(column)
-    places = range(len(column))
-    lowest = min(places, key=lambda place: column[place][1])
-    highest = max(places, key=lambda place: column[place][1])
-    return [column[place] for place in sorted({0, lowest, highest, len(column) - 1})]
+def _in_order(corners: Sequence[Point]) -> list[Point]:
+    """Each once. Points of the same x stay as they came as far as is known: the first and the last do."""
+    if not corners:
+        return []
+    first, *inner, last = corners
+    return list(dict.fromkeys([first, *sorted(inner, key=lambda point: point[0]), last]))

@@ -33,7 +33,7 @@ WORDS = {
 
 
 class Section(NamedTuple):
-    """A part of a page: its paragraphs, then tables, then charts.
+    """A part of a page: its paragraphs, then tables, charts, text that is aligned already, and inner parts.
 
     `id` is for links to it; from the heading if empty.
     """
@@ -43,6 +43,8 @@ class Section(NamedTuple):
     tables: Sequence[Table] = ()
     charts: Sequence[Chart] = ()
     id: str = ""
+    text: str = ""
+    parts: Sequence[Section] = ()
 
 
 def render(title: str, sections: Sequence[Section], *, lang: str = "en") -> str:
