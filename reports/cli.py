@@ -42,7 +42,8 @@ from reports.agreement_text import PolicyResult, agreement_text, overall_text, p
 from reports.calibrate import calibrate as run_calibration
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
-from reports.html_file import PAGE_FILE, check_html, html_option, write_html
+from reports.html_file import PAGE_FILE, check_html, html_option, is_stdout
+from reports.page_file import save_page
 from reports.required_text import required_text
 from reports.show import ROWS_SHOWN, read_summary, say
 from reports.text import request_table, wrapped
@@ -112,7 +113,9 @@ def agree(**options: Any) -> int:
         answer["requirements"] = judged
     write_json(out / "agreement.json", answer)
     _write_pages(out, options["html"])
-    if options["as_json"]:
+    if is_stdout(options["html"]):
+        pass  # the page is what was asked for
+    elif options["as_json"]:
         click.echo(encode(answer))
     elif options["quiet"]:
         say(f"{verdict}  {out}")
@@ -131,7 +134,7 @@ def _write_pages(out: Path, html: Path | None) -> None:
 
     page = agreement_page_of(out)
     for path in dict.fromkeys(filter(None, (out / PAGE_FILE, html))):
-        write_html(path, page)
+        save_page(path, page)
 
 
 def _span(last_arrival_ns: int) -> str:
@@ -249,19 +252,21 @@ def calibrate(**options: Any) -> int:
             return INTERRUPTED
         if options["out"]:
             write_json(out / "calibration.json", calibration)
-    if options["html"]:
-        from reports.calibration_page import calibration_page
-
-        write_html(options["html"], calibration_page(calibration))
-    if options["as_json"]:
+    if is_stdout(options["html"]):
+        pass  # the page is what was asked for
+    elif options["as_json"]:
         click.echo(encode(calibration))
     else:
         say(calibration_answer(calibration) if options["quiet"] else calibration_text(calibration))
     if not calibration.most_streams:
         tell("not saved: one of the patterns has no load at which the client was what was tried")
-        return INCONCLUSIVE
-    tell("\n".join(wrapped(save_widest(calibration, ladder[-1]))))
-    return 0
+    else:
+        tell("\n".join(wrapped(save_widest(calibration, ladder[-1]))))
+    if options["html"]:
+        from reports.calibration_page import calibration_page
+
+        save_page(options["html"], calibration_page(calibration))
+    return 0 if calibration.most_streams else INCONCLUSIVE
 
 
 def save_widest(calibration: Calibration, tried_streams: int) -> str:

@@ -19,7 +19,8 @@ from reports.compare_metrics import DEFAULT, NEED_SLO, Metric, parse_metric
 from reports.compare_samples import Sample, read_sample
 from reports.compare_settings import SETTINGS, Difference, parse_allowed, refuse_others
 from reports.compare_text import FORMS
-from reports.html_file import check_html, html_option, write_html
+from reports.html_file import check_html, html_option, is_stdout
+from reports.page_file import save_page
 from reports.show import form_options, refreshed_summary
 
 _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?")
@@ -77,7 +78,9 @@ def compare_command(**options: Any) -> int:
     if options["html"]:
         from reports.compare_page import comparison_page
 
-        write_html(options["html"], comparison_page(found, samples))
+        save_page(options["html"], comparison_page(found, samples))
+        if is_stdout(options["html"]):
+            return code
     if form == "json":
         if options["diagnose"]:
             raise InputError("--diagnose: has JSON of its own, with tokentick report --diagnose --json")

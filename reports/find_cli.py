@@ -20,7 +20,8 @@ from reports.find import Found, Search, check
 from reports.find import find as find_rate
 from reports.find_text import find_text
 from reports.grid import AUTO, label, settings
-from reports.html_file import write_html
+from reports.html_file import is_stdout
+from reports.page_file import save_page
 from reports.points import Server
 from reports.pool import cores, pool
 from reports.show import say
@@ -54,8 +55,10 @@ def find(
     if options["html"]:
         from reports.find_page import find_page
 
-        write_html(options["html"], find_page(_asked(search), found))
-    if options["as_json"]:
+        save_page(options["html"], find_page(_asked(search), found))
+    if is_stdout(options["html"]):
+        pass  # the page is what was asked for
+    elif options["as_json"]:
         click.echo(encode({"path": str(out), "settings": found}))
     elif not options["quiet"]:
         say(find_text(found, search, out))

@@ -1,4 +1,4 @@
-"""`--html FILE`: the flag, what is refused before any work is done, and a page written whole or not at all."""
+"""`--html FILE` of the commands that compare: the flag, and what is refused before any work is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ledgers.errors import InputError
-from ledgers.rundir import replace_file
+from reports.page_file import STDOUT
 
 PAGE_FILE = "agreement.html"
 """What an agreement always leaves beside its figures."""
@@ -20,13 +20,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def html_option(what: str) -> Callable[[Command], Command]:
     """`--html`, which writes `what`."""
-    path = click.Path(path_type=Path)
-    return click.option("--html", type=path, metavar="FILE", help=f"Write {what} as one HTML file as well.")
+    said = f"Also write {what} as a page with charts; - is stdout, and nothing else then."
+    return click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help=said)
 
 
 def check_html(path: Path | None, *, made: Path | None = None) -> None:
     """InputError if no page can be written there. `made` is a directory that is still to be made."""
-    if path is None:
+    if path is None or is_stdout(path):
         return
     if path.is_dir():
         raise InputError(f"--html {path}: is a directory")
@@ -42,9 +42,9 @@ def check_html(path: Path | None, *, made: Path | None = None) -> None:
         raise InputError(f"--html {path}: {error.strerror}") from None
 
 
-def write_html(path: Path, page: str) -> None:
-    """Replace the file, so that a reader sees the old page or the new one, never half of it."""
-    replace_file(path, page.encode())
+def is_stdout(path: Path | None) -> bool:
+    """Whether the page is all that is to be printed."""
+    return path is not None and str(path) == STDOUT
 
 
 def _is_page(path: Path) -> bool:

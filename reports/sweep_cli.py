@@ -20,7 +20,8 @@ from ledgers.rows import encode
 from ledgers.rundir import default_path
 from mock_server.policies import POLICIES
 from reports.grid import AUTO, AXES, names, numbers, points, settings
-from reports.html_file import check_html, html_option, write_html
+from reports.html_file import check_html, html_option, is_stdout
+from reports.page_file import save_page
 from reports.points import Server
 from reports.pool import cores
 from reports.show import say
@@ -163,7 +164,9 @@ def _show(wanted: Sweep, directory: SweepDirectory, options: dict[str, Any]) -> 
     if options["html"]:
         from reports.sweep_page import sweep_page
 
-        write_html(options["html"], sweep_page(directory.settings, found))
+        save_page(options["html"], sweep_page(directory.settings, found))
+    if is_stdout(options["html"]):
+        return
     if options["as_json"]:
         click.echo(encode({"path": str(directory.path), **directory.settings, "curves": found}))
     elif not options["quiet"]:

@@ -10,8 +10,9 @@ from reports.charts.shapes import Axis, Band, Bound
 from reports.charts.svg import element, label, number, words
 
 WIDTH, HEIGHT = 640.0, 308.0
-LEFT, RIGHT, TOP, BOTTOM = 62.0, 18.0, 36.0, 48.0
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 24.0, 36.0, 48.0
 COLORS = 6
+MARK = 4.0
 MANY_TICKS = 6
 
 
@@ -65,9 +66,10 @@ def band_areas(of: Frame, bands: Sequence[Band]) -> str:
 
 def clipped(of: Frame, *children: str) -> str:
     """Children in the picture's places, of which nothing is seen outside of the axes."""
-    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    box = f"{number(LEFT)} {number(TOP)} {number(width)} {number(height)}"
-    return element("svg", *children, x=LEFT, y=TOP, width=width, height=height, viewBox=box)
+    left, top = LEFT - MARK, TOP - MARK  # a mark on an axis is not cut in half
+    width, height = WIDTH - left - RIGHT + MARK, HEIGHT - top - BOTTOM + MARK
+    box = f"{number(left)} {number(top)} {number(width)} {number(height)}"
+    return element("svg", *children, x=left, y=top, width=width, height=height, viewBox=box)
 
 
 def legend(keys: Sequence[tuple[str, str]]) -> str:

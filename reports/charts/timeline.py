@@ -73,7 +73,7 @@ def timeline(
 
 def _head(of: Scale, axis: Axis, bounds: Sequence[tuple[str, float]]) -> str:
     parts = [label(of.at(tick.value), 24, tick.label, text_anchor="middle") for tick in ticks(of, 8)]
-    parts.append(label(0, 10, axis.label, class_="axis-name"))
+    parts.append(label(4, 11, axis.label, class_="axis-name"))
     for name, at in bounds:
         late = of.at(at) > WIDTH / 2
         parts.append(label(of.at(at), 10, name, text_anchor="end" if late else "start", class_="bound-name"))

@@ -31,6 +31,8 @@ WORDS = {
     "zh-Hans": {"skip": "跳到正文", "contents": "目录", "numbers": "数据", "scroll": "表格"},
 }
 
+_QUANTITY = re.compile(r"[-+−]?[\d.,]+\s*(%|ms|s)?[†*\s]*$|-$")
+
 
 class Section(NamedTuple):
     """A part of a page: its paragraphs, then tables, charts, text that is aligned already, and inner parts.
@@ -100,7 +102,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         finalize=_shown,
     )
-    environment.tests["quantity"] = _is_quantity
+    environment.filters["quantities"] = _quantities
     return environment
 
 
@@ -109,6 +111,7 @@ def _shown(value: Any) -> Any:
     return printable(value) if type(value) is str else value
 
 
-def _is_quantity(cell: str) -> bool:
-    """Whether a cell is a number, to be aligned by its last digit."""
-    return bool(re.match(r"[-+−]?[\d.,]+\s*(%|ms|s)?[†*\s]*$|-$", cell))
+def _quantities(table: Table) -> set[int]:
+    """The columns but the first of which every cell is a number or a dash, to be aligned to the right."""
+    columns = range(1, len(table.head))
+    return {place for place in columns if all(_QUANTITY.match(row[place]) for row in table.rows)}
