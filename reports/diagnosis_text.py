@@ -19,22 +19,22 @@ _MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]#"})
 def diagnosis_text(found: Diagnosis) -> str:
     blocks = ["\n".join(wrapped(_heading(found), then="  "))]
     if found.ttft:
-        blocks.append("\n".join(wrapped(f"Where TTFT went, on average: {_split(found.ttft)}", then="  ")))
+        blocks.append("\n".join(wrapped(f"Where TTFT went, on average: {ttft_split(found.ttft)}", then="  ")))
     blocks += [_finding_text(number, finding) for number, finding in enumerate(found.findings, 1)]
     if not found.findings:
         blocks.append(NOTHING)
-    blocks.append("\n".join(line for words in _looked_at(found) for line in wrapped(words, then="  ")))
+    blocks.append("\n".join(line for words in looked_at(found) for line in wrapped(words, then="  ")))
     return "\n\n".join(blocks)
 
 
 def diagnosis_markdown(found: Diagnosis) -> str:
     blocks = [f"## {_marked(_heading(found))}"]
     if found.ttft:
-        blocks.append(f"Where TTFT went, on average: {_marked(_split(found.ttft))}.")
+        blocks.append(f"Where TTFT went, on average: {_marked(ttft_split(found.ttft))}.")
     blocks += [_finding_markdown(finding) for finding in found.findings]
     if not found.findings:
         blocks.append(NOTHING)
-    blocks.append("\n".join(f"- {_marked(words)}" for words in _looked_at(found)))
+    blocks.append("\n".join(f"- {_marked(words)}" for words in looked_at(found)))
     return "\n\n".join(blocks)
 
 
@@ -43,7 +43,7 @@ def _heading(found: Diagnosis) -> str:
     return f"Diagnosis of {found.run}{against}"
 
 
-def _split(figures: Sequence[Figure]) -> str:
+def ttft_split(figures: Sequence[Figure]) -> str:
     """TTFT 306 ms over 16 requests = 169 queue + 120 prefill + 17 first decode turn."""
     requests, ttft, *parts = figures
     sums = " + ".join(f"{_number(part.value)} {part.name}" for part in parts)
@@ -51,31 +51,31 @@ def _split(figures: Sequence[Figure]) -> str:
 
 
 def _finding_text(number: int, finding: Finding) -> str:
-    lines = wrapped(f"{number}. {_title(finding)}", then="   ")
+    lines = wrapped(f"{number}. {finding_title(finding)}", then="   ")
     for figure in finding.evidence:
-        value = _value(figure)
-        name = wrapped(figure.name, width=WIDTH - max(_VALUE, len(value) + 2), first="   ", then="     ")
-        lines += [*name[:-1], f"{name[-1]:<{WIDTH - max(_VALUE, len(value) + 2)}}  {value}".rstrip()]
+        shown = figure_value(figure)
+        name = wrapped(figure.name, width=WIDTH - max(_VALUE, len(shown) + 2), first="   ", then="     ")
+        lines += [*name[:-1], f"{name[-1]:<{WIDTH - max(_VALUE, len(shown) + 2)}}  {shown}".rstrip()]
     return "\n".join([*lines, *wrapped(f"Cannot tell: {finding.cannot_tell}", first="   ", then="   ")])
 
 
 def _finding_markdown(finding: Finding) -> str:
-    rows = [f"| {_marked(figure.name)} | {_marked(_value(figure))} |" for figure in finding.evidence]
+    rows = [f"| {_marked(figure.name)} | {_marked(figure_value(figure))} |" for figure in finding.evidence]
     table = "\n".join(["| evidence | value |", "|---|---|", *rows])
-    return f"### {_marked(_title(finding))}\n\n{table}\n\nCannot tell: {_marked(finding.cannot_tell)}"
+    return f"### {_marked(finding_title(finding))}\n\n{table}\n\nCannot tell: {_marked(finding.cannot_tell)}"
 
 
-def _title(finding: Finding) -> str:
+def finding_title(finding: Finding) -> str:
     sure = "" if finding.confidence is None else f", {finding.confidence:.0%} confidence"
     return f"{finding.title} ({finding.rule}{sure})"
 
 
-def _value(figure: Figure) -> str:
+def figure_value(figure: Figure) -> str:
     unit = figure.unit
     if figure.value is None or (figure.value == 1 and unit in _PLURALS):
         unit = "" if figure.value is None else unit[:-1]
-    value = f"{_number(figure.value)} {unit}".rstrip()
-    return value if figure.before is None else f"{value} (before: {_number(figure.before)})"
+    shown = f"{_number(figure.value)} {unit}".rstrip()
+    return shown if figure.before is None else f"{shown} (before: {_number(figure.before)})"
 
 
 def _number(value: float | int | None) -> str:
@@ -84,7 +84,7 @@ def _number(value: float | int | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _looked_at(found: Diagnosis) -> list[str]:
+def looked_at(found: Diagnosis) -> list[str]:
     """What was looked at in vain, and what could not be, with the reason once for all it is the same of."""
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for rule, why in found.unable.items():

@@ -51,6 +51,12 @@ def form_options(what: str) -> Callable[[Command], Command]:
     metavar="RUN",
     help="With --diagnose: a baseline, for what went up and what did not.",
 )
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the run as a page with charts (docs/html.md); - is stdout, and nothing else then.",
+)
 @trim_options
 def report(
     runs: tuple[Path, ...],
@@ -60,6 +66,7 @@ def report(
     diagnose: bool,
     against: Path | None,
     require: Sequence[str],
+    html: Path | None,
     **cut: Any,
 ) -> int:
     """Rebuild the summary of run directories, whole or cut short, and print it.
@@ -68,6 +75,8 @@ def report(
     With --require the exit code is 1 if a run misses any of it.
     """
     required = [parse_requirement(word) for word in require]
+    if html and (diagnose or ticks or len(runs) > 1):
+        raise InputError(_HTML_OF_ONE)
     if required and (diagnose or ticks):
         raise InputError("--require: goes without --diagnose and --ticks")
     if diagnose and not ticks:
@@ -75,7 +84,7 @@ def report(
 
         click.echo(diagnoses(runs, against, "json" if as_json else form))
         return 0
-    if diagnose or against or form == "markdown":
+    if diagnose or (against and not html) or form == "markdown":
         raise InputError(_DIAGNOSE_ALONE)
     if ticks and (as_json or form == "json"):
         raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
@@ -86,7 +95,14 @@ def report(
     opened = [Run(path) for path in runs]
     summaries = [_summary(run, cut) for run in opened]
     judged = [verdicts(run, summary, required) for run, summary in zip(opened, summaries, strict=True)]
-    if as_json or form == "json":
+    if html:
+        from reports.run_page import save_run_page
+
+        text = _run_text(opened[0], summaries[0], judged[0])
+        save_run_page(html, opened[0], summaries[0], text, against)
+    if str(html) == STDOUT:
+        pass  # the page is what was asked for
+    elif as_json or form == "json":
         each = {
             str(path): _with_verdicts(summary, found)
             for path, summary, found in zip(runs, summaries, judged, strict=True)
@@ -103,6 +119,11 @@ def _with_verdicts(summary: dict[str, Any], judged: Sequence[Judged]) -> dict[st
     return {**summary, "requirements": judged} if judged else summary
 
 
+STDOUT = "-"
+_HTML_OF_ONE = (
+    "--html: a page is of one run, and has its diagnosis; without --ticks and --diagnose. "
+    "tokentick compare puts several beside each other"
+)
 _DIAGNOSE_ALONE = "--against and --format markdown belong to --diagnose, which goes without --ticks"
 
 
