@@ -1,4 +1,4 @@
-"""What an agreement has left in its directory, as its page needs it: verdicts, summaries, ledgers on one clock."""
+"""What an agreement has left in its directory, read for its page: verdicts, summaries, rows on one clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ledgers.errors import InputError
 from ledgers.rundir import Run
 from ledgers.settings import Hardware
 from reports.agree import overall, planned_ids, side
-from reports.agree_page import Ledgers, agreement_page
+from reports.agree_charts import Ledgers
+from reports.agree_page import agreement_page
 from reports.agreement import Agreement
 from reports.agreement_text import PolicyResult
 from reports.show import read_summary

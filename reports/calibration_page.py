@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledgers.calibration import LIMIT_MS, PATTERNS, Calibration, Pattern, Rung
+from ledgers.calibration import LIMIT_MS, PATTERNS, Calibration, Rung
 from ledgers.distributions import Distribution
 from reports.calibration_text import LEGEND, NAMES, answer
 from reports.charts import Axis, Bound, Chart, Series, Table, lines
@@ -72,8 +72,8 @@ def _error_chart(of: str, name: str, found: Sequence[tuple[Rung, Distribution | 
     )
     return lines(
         title,
-        f"Distance of the client's stamp from the server's write, by streams at a time, in both patterns, on a "
-        f"logarithmic axis. Above {LIMIT_MS:g} ms the stamps are not taken for right.",
+        "Distance of the client's stamp from the server's write, by streams at a time, in both patterns, on "
+        f"logarithmic axes. Above {LIMIT_MS:g} ms the stamps are not taken for right.",
         [each for each in series if each.points],
         x=STREAMS,
         y=Axis("error", "ms", "log"),

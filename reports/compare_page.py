@@ -37,8 +37,8 @@ def comparison_page(found: Sequence[Comparison], samples: Mapping[Path, Sample])
 
 
 CURVES = (
-    "A point of a curve says which share of the requests that completed was faster. The axis gives each further "
-    "nine as much room as the one before, so that tails can be read."
+    "A point of a curve says which share of the requests that completed was faster. The axis gives each "
+    "further nine as much room as the one before, so that tails can be read."
 )
 
 
@@ -85,8 +85,8 @@ def _effects(rows: Sequence[Line]) -> Chart:
 
 
 DESCRIBED = (
-    "{0} figures, a line each: a dot for the change against the baseline, with its interval, against a line where "
-    "nothing changed. What the tolerance forgives is shaded."
+    "{0} figures, a line each: a mark for the change against the baseline, with its interval, beside the "
+    "line of no change. What the tolerance forgives is shaded."
 )
 
 
@@ -174,7 +174,7 @@ def _curves(samples: Mapping[Path, Sample]) -> Iterator[Chart]:
             known = {run: values for run, values in found.items() if values}
             yield lines(
                 _curve_title(name, known),
-                f"{name} of the requests that completed, by percentile, a curve for each of {len(series)} runs.",
+                f"{name} of what completed, by percentile, a curve for each of {len(series)} runs.",
                 series,
                 x=Axis("percentile", "", "percentile"),
                 y=Axis(name, "ms", "log" if _is_wide(series) else "linear"),

@@ -12,8 +12,17 @@ from ledgers.calibration import Calibration
 from ledgers.errors import InputError
 from reports.curves import Curve
 from reports.find import Found
+from reports.page_file import save_page
 
 T = TypeVar("T")
+
+
+def save_directory_page(file: Path, directory: Path) -> bool:
+    """Write the page, if there is one."""
+    page = directory_page(directory)
+    if page is not None:
+        save_page(file, page)
+    return page is not None
 
 
 def directory_page(directory: Path) -> str | None:

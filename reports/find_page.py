@@ -34,8 +34,8 @@ def find_page(asked: Mapping[str, Any], found: Sequence[Found]) -> str:
 def _terms(asked: Mapping[str, Any]) -> str:
     how = "simulated" if asked["measured"] is None else f"measured at {asked['measured']}"
     return (
-        f"Each rate is {how} with at most {asked['max_requests']:,} requests; a verdict is right with "
-        f"{asked['confidence']:.4g} over all looks, and the rate is to be known to {asked['resolution']:.3g} of it."
+        f"Each rate is {how} with at most {asked['max_requests']:,} requests; a verdict holds with "
+        f"{asked['confidence']:.4g} over all looks, the rate is wanted to {asked['resolution']:.3g} of it."
     )
 
 
@@ -143,7 +143,7 @@ def _growth_chart(found: Found) -> Chart:
         f"{_named(found)}the queue grows at no rate tried"
         if steady
         else f"{_named(found)}at {most.rate:g} req/s the queue grows by {most.growth:.1%} of what arrives",
-        f"By how much more requests were in flight at the last arrival than half-way, in % of what arrived between. "
+        "How many more were in flight at the last arrival than half-way, in % of the arrivals between. "
         f"Above {MOST_GROWTH:.0%} the load cannot be kept up.",
         [each for each in series if each.points],
         x=_rates(found),

@@ -1,4 +1,4 @@
-"""A sweep as one HTML page: throughput, goodput and tails against the offered load, and where they bend. Pure."""
+"""A sweep as one HTML page: goodput, throughput and tails against offered load, and where they bend. Pure."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _tail_chart(curves: Sequence[Curve], key: str) -> Chart | None:
         return None
     return lines(
         _tail_title(series, name),
-        f"{TAIL} of {name} against offered load on a logarithmic axis, a line for each setting. Dotted: the knees.",
+        f"{TAIL} of {name}, logarithmic, against offered load, a line for each setting. Dotted: the knees.",
         series,
         x=_rates(curves),
         y=Axis(f"{name} {TAIL}", "ms", "log"),
@@ -181,7 +181,7 @@ def _tail_title(series: Sequence[Series], name: str) -> str:
     whose = f" with {worst.name}" if len(series) > 1 else ""
     if first == last:
         return f"{name} {TAIL} is {ms(low)} ms{whose} at {first:.4g} req/s"
-    return f"{name} {TAIL} goes from {ms(low)} ms at {first:.4g} req/s to {ms(high)} ms at {last:.4g} req/s{whose}"
+    return f"{name} {TAIL} is {ms(low)} ms at {first:.4g} and {ms(high)} ms at {last:.4g} req/s{whose}"
 
 
 def _overview(curves: Sequence[Curve], slo_given: bool) -> Table:
