@@ -96,7 +96,7 @@ def _nearness(residuals: Mapping[str, Pairs]) -> str:
     off = sum(len(pairs) for key, pairs in residuals.items() if key == "E2E" + OFF_PLAN)
     if not near:
         return "no request was served as planned"
-    rest = f"; {off:,} requests were served off plan" if off else ""
+    rest = f"; served off plan: {off:,}" if off else ""
     return f"measured times lie within {ms(max(near))} ms of the simulated ones{rest}"
 
 

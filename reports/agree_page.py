@@ -23,7 +23,7 @@ HAPPENED = {
     "first_token": "first token",
     "last_token": "last token",
 }
-LATENCIES = {"queue_delay_ms": "queue delay", "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
+LATENCIES = {"queue_delay_ms": "queue", "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 PERCENTILES = ("p50", "p95", "p99")
 MEANING: dict[Verdict, str] = {
     "agree": "AGREE: the measured and the simulated ledger are the same where they have to be.",
@@ -45,7 +45,12 @@ def agreement_page(
     doubts = [f"{each.policy}: {reason}." for each in results for reason in each.agreement.reasons]
     sections = [
         Section("Verdict", [MEANING[verdict], *doubts, QUESTIONS], [_verdicts(results)], id="verdict"),
-        Section("Side by side", _legend(results), [_side_by_side(results)], id="side-by-side"),
+        Section(
+            "Side by side",
+            ["Latencies in ms.", *_legend(results)],
+            [_side_by_side(results)],
+            id="side-by-side",
+        ),
         Section("Where the time to first token went", [PARTS_SAID], [_parts(results)], id="parts"),
         *(_policy_section(result, its) for result, its in zip(results, ledgers, strict=True)),
     ]
@@ -64,7 +69,7 @@ def _verdicts(results: Sequence[PolicyResult]) -> Table:
         "(a) requests",
         "(a) ticks",
         "(b) token p95, ms",
-        "(b) SLO met",
+        "(b) SLO met, client / server",
         "(c) requests",
     ]
     return Table([*head, "inputs moved"], [_verdict_cells(each.policy, each.agreement) for each in results])
@@ -78,9 +83,7 @@ def _verdict_cells(policy: str, found: Agreement) -> list[str]:
         f"{a.requests_equal} of {a.requests}",
         f"{a.ticks_equal} of {a.ticks}",
         DASH if b.tokens is None else f"{ms(b.tokens.p95)} (limit {b.limit_ms:g})",
-        DASH
-        if b.slo_met_measured is None
-        else f"{b.slo_met_measured} as measured, {b.slo_met_served} as served",
+        DASH if b.slo_met_measured is None else f"{b.slo_met_measured} / {b.slo_met_served}",
         f"{c.equal} of {_planned(c)}",
         str(len(c.moved)),
     ]
@@ -93,7 +96,7 @@ def _side_by_side(results: Sequence[PolicyResult]) -> Table:
     for key, name in LATENCIES.items():
         for percentile in PERCENTILES:
             cells = [_latency(side, key, percentile) for each in results for side in _sides(each, key)]
-            rows.append([f"{name} {percentile}, ms", *cells])
+            rows.append([f"{name} {percentile}", *cells])
     for key, name in FIGURES.items():
         if key not in WHERE_ANY or any(side[key] for each in results for side in each[2:]):
             rows.append([name, *(number(side[key]) for each in results for side in _sides(each, key))])

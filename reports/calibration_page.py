@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledgers.calibration import LIMIT_MS, PATTERNS, Calibration, Rung
+from ledgers.calibration import LIMIT_MS, PATTERNS, Calibration, Pattern, Rung
 from ledgers.distributions import Distribution
 from reports.calibration_text import LEGEND, NAMES, answer
 from reports.charts import Axis, Bound, Chart, Series, Table, lines
+from reports.charts.shapes import Style
 from reports.page import Section, render
 from reports.text import DASH, load, ms
 
 STREAMS = Axis("streams at a time", "", "log")
+STYLES: dict[str, Style] = {"p99": "line", "p50": "dashed"}
+LEAST = 0.001
+"""What a logarithmic axis shows in place of less: no stamp tells a thousandth of a millisecond."""
 HEAD = (
     "pattern",
     "streams",
@@ -34,8 +38,9 @@ def calibration_page(calibration: Calibration) -> str:
         "Calibration of the load generator",
         [
             Section("Result", [" ".join(answer(calibration).split()), *reasons], id="result"),
-            Section("Error of the stamps", charts=_error_charts(calibration), id="error"),
-            Section("Load of the machine", charts=_load_charts(calibration), id="machine"),
+            Section(
+                "By load", charts=[*_error_charts(calibration), *_load_charts(calibration)], id="by-load"
+            ),
             Section("Every load", [LEGEND], [Table(HEAD, list(map(_cells, rungs)))], id="loads"),
             Section("Where and when", tables=[_machine(calibration)], id="where"),
         ],
@@ -43,74 +48,63 @@ def calibration_page(calibration: Calibration) -> str:
 
 
 def _error_charts(calibration: Calibration) -> list[Chart]:
+    rungs = [rung for rung in calibration.rungs if rung.tells]
+    first = [(rung, rung.first_ms) for rung in rungs if rung.first_ms]
+    every = [(rung, rung.token_ms) for rung in rungs if rung.token_ms]
     return [
-        _error_chart("first tokens", "first", [(rung, rung.first_ms) for rung in calibration.rungs]),
-        _error_chart("every token", "every", [(rung, rung.token_ms) for rung in calibration.rungs]),
+        _error_chart(of, found) for of, found in (("First tokens", first), ("All tokens", every)) if found
     ]
 
 
-def _error_chart(of: str, name: str, found: Sequence[tuple[Rung, Distribution | None]]) -> Chart:
+def _error_chart(of: str, found: Sequence[tuple[Rung, Distribution]]) -> Chart:
     """p99 as a line and p50 dashed, for each pattern."""
-    series = []
-    for pattern in PATTERNS:
-        known = [
-            (rung.streams, each) for rung, each in found if rung.pattern == pattern and each and rung.tells
-        ]
-        series.append(Series(f"{pattern} p99", [(float(n), max(each.p99, LEAST_MS)) for n, each in known]))
-        series.append(
-            Series(f"{pattern} p50", [(float(n), max(each.p50, LEAST_MS)) for n, each in known], "dashed")
-        )
-    worst = max(
-        ((each.p99, rung) for rung, each in found if each and rung.tells),
-        key=lambda pair: pair[0],
-        default=None,
-    )
-    title = (
-        f"Error of {of}: nothing was found"
-        if worst is None
-        else f"Error of {of}: p99 at most {ms(worst[0])} ms, {_name(worst[1])}"
-    )
+    series = [
+        Series(f"{pattern} {name}", points, style, color=color)
+        for color, pattern in enumerate(PATTERNS, 1)
+        for name, style in STYLES.items()
+        if (points := _curve([(rung, getattr(each, name)) for rung, each in found], pattern))
+    ]
     return lines(
-        title,
+        _error_title(of, [(rung, each.p99) for rung, each in found]),
         "Distance of the client's stamp from the server's write, by streams at a time, in both patterns, on "
         f"logarithmic axes. Above {LIMIT_MS:g} ms the stamps are not taken for right.",
-        [each for each in series if each.points],
+        series,
         x=STREAMS,
         y=Axis("error", "ms", "log"),
         bounds=[Bound("trusted below", LIMIT_MS)],
     )
 
 
-LEAST_MS = 0.001
-"""What a logarithmic axis shows in place of less: a thousandth of a millisecond is beyond all stamps."""
+def _error_title(of: str, p99_ms: Sequence[tuple[Rung, float]]) -> str:
+    """Where it stops to be trustworthy, or how far off it was at most."""
+    over = [(rung, error) for rung, error in p99_ms if error >= LIMIT_MS]
+    if over:
+        rung, error = min(over, key=lambda pair: pair[0].streams)
+        return f"{of} are off by {ms(error)} ms at p99 {_name(rung)}"
+    rung, error = max(p99_ms, key=lambda pair: pair[1])
+    return f"{of} are off by {ms(error)} ms at p99 at most, {_name(rung)}"
+
+
+def _curve(values: Sequence[tuple[Rung, float]], pattern: Pattern) -> list[tuple[float, float]]:
+    return [(float(rung.streams), max(value, LEAST)) for rung, value in values if rung.pattern == pattern]
 
 
 def _load_charts(calibration: Calibration) -> list[Chart]:
-    """CPU and send lag, where they are known."""
-    known = [rung for rung in calibration.rungs if rung.cpu_share is not None]
-    charts = []
-    if known:
-        most = max(known, key=lambda rung: rung.cpu_share or 0)
-        charts.append(
-            lines(
-                f"The load generator took {most.cpu_share or 0:.0%} of a core at most, {_name(most)}",
-                "Share of one core that the load generator used, by streams at a time, in both patterns.",
-                [
-                    Series(
-                        pattern,
-                        [
-                            (float(rung.streams), 100 * (rung.cpu_share or 0))
-                            for rung in known
-                            if rung.pattern == pattern
-                        ],
-                    )
-                    for pattern in PATTERNS
-                ],
-                x=STREAMS,
-                y=Axis("CPU", "% of a core", low=0),
-            )
+    """CPU, where it is known."""
+    known = [(rung, 100 * rung.cpu_share) for rung in calibration.rungs if rung.cpu_share is not None]
+    if not known:
+        return []
+    rung, most = max(known, key=lambda pair: pair[1])
+    series = [Series(pattern, points) for pattern in PATTERNS if (points := _curve(known, pattern))]
+    return [
+        lines(
+            f"The load generator took {most:.0f}% of a core at most, {_name(rung)}",
+            "Share of one core that the load generator used, by streams at a time, in both patterns.",
+            series,
+            x=STREAMS,
+            y=Axis("CPU", "% of a core", low=0),
         )
-    return charts
+    ]
 
 
 def _cells(rung: Rung) -> list[str]:

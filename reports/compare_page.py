@@ -102,14 +102,14 @@ def _finding(rows: Sequence[Line]) -> str:
     """How many of the figures moved, and which most."""
     moved = [line for line in rows if line.verdict in ("better", "worse")]
     if not moved:
-        return f"None of {len(rows)} figures is shown to differ"
+        return f"No difference shown in {len(rows)} figures"
     counts = [
         f"{count} {verdict}"
         for verdict in ("better", "worse")
         if (count := sum(line.verdict == verdict for line in moved))
     ]
     most = max(moved, key=lambda line: abs(_middle(line) or 0))
-    return f"Of {len(rows)} figures {' and '.join(counts)}; most changed: {_name(most)}, {_change(most)}"
+    return f"{' and '.join(counts)} of {len(rows)} figures; most changed {_name(most)}, {_change(most)}"
 
 
 def _name(line: Line) -> str:

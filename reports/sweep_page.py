@@ -42,7 +42,8 @@ def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
         Section(f"Every load{f', {curve.label}' if curve.label else ''}", (), [_loads(curve, slo_given)])
         for curve in curves
     ]
-    return render(f"Sweep of {ledger['name']} over {len(settings['rates'])} rates", sections)
+    rates = len(settings["rates"])
+    return render(f"Sweep of {ledger['name']}{f' over {rates} rates' if rates > 1 else ''}", sections)
 
 
 KNEE = f"Knee: {KNEE_RULE.partition(': ')[2]}."

@@ -83,12 +83,16 @@ PURE = [
     *(
         ROOT / "reports" / name
         for name in (
+            "agree_charts.py",
+            "agree_page.py",
             "agreement.py",
             "calibration.py",
+            "calibration_page.py",
             "calibration_text.py",
             "certainty_text.py",
             "compare.py",
             "compare_metrics.py",
+            "compare_page.py",
             "compare_settings.py",
             "compare_text.py",
             "diagnosis.py",
@@ -98,12 +102,15 @@ PURE = [
             "diagnosis_rules.py",
             "diagnosis_text.py",
             "diagnosis_waits.py",
+            "effects_chart.py",
+            "find_page.py",
             "findings.py",
             "plan.py",
             "required_text.py",
             "schedule.py",
             "server_text.py",
             "stamp_errors.py",
+            "sweep_page.py",
             "text.py",
             "timing.py",
         )
