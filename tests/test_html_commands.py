@@ -12,30 +12,10 @@ from tests.conftest import on_full_disk, refused, tokentick
 from tests.test_compare_command import make
 from tests.test_html_pages import parsed
 
-MADE = (
-    "--num-prompts",
-    "100",
-    "--random-input-len",
-    "20",
-    "--random-output-len",
-    "4",
-    "--arrival",
-    "poisson",
-)
+MADE = ("--num-prompts", "100", "--random-input-len", "20", "--random-output-len", "4")
 SWEEP = ("sweep", *MADE, "--request-rate", "1,2,3", "--policy", "static,chunked", "--jobs", "1")
-FIND = (
-    "sweep",
-    *MADE,
-    "--find",
-    "--require",
-    "e2e.p95<=1500",
-    "--request-rate",
-    "1,4",
-    "--max-requests",
-    "800",
-    "--jobs",
-    "1",
-)
+BOUNDED = ("--request-rate", "1,4", "--max-requests", "800", "--jobs", "1")
+FIND = ("sweep", *MADE, "--find", "--require", "e2e.p95<=1500", *BOUNDED)
 LONG = {
     "agree": ("agree", "toy", "--out", "out"),
     "calibrate": ("calibrate", "--out", "out"),
@@ -112,20 +92,9 @@ def test_a_directory_of_nothing_known_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_agreement_leaves_its_page_and_says_where(tmp_path: Path) -> None:
-    """The last line names it; the page has the verdict of the JSON and both policies, and so has one of one."""
-    arguments = (
-        "agree",
-        "toy",
-        "--request-rate",
-        "20",
-        "--tick",
-        "0.025",
-        "--policy",
-        "chunked",
-        "--out",
-        "out",
-    )
-    result = tokentick(*arguments, "--html", "page.html", cwd=tmp_path)
+    """The last line names it; the page has the verdict of the JSON. So has one policy's directory."""
+    quick = ("--request-rate", "20", "--tick", "0.025", "--policy", "chunked", "--out", "out")
+    result = tokentick("agree", "toy", *quick, "--html", "page.html", cwd=tmp_path)
     assert result.returncode in (0, 1, 4), result.stderr
     assert result.stdout.splitlines()[-1] == "page:    page.html"
     page = (tmp_path / "out" / "agreement.html").read_text()
