@@ -16,7 +16,7 @@ def save_page(file: Path, page: str) -> None:
     """Replace a file by a page; `-` is stdout. InputError if it cannot be done."""
     if str(file) == STDOUT:
         click.echo(page, nl=False)
-    elif not file.name or file.is_dir():
-        raise InputError(f"--html {file}: Is a directory")
+    elif not file.name:
+        raise InputError(f"{file}: Is a directory")
     else:
         replace_file(file, page.encode())

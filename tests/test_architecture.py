@@ -80,6 +80,7 @@ PURE = [
             "work.py",
         )
     ),
+    *(ROOT / "reports" / "charts").glob("*.py"),
     *(
         ROOT / "reports" / name
         for name in (
@@ -107,6 +108,8 @@ PURE = [
             "findings.py",
             "plan.py",
             "required_text.py",
+            "run_charts.py",
+            "run_state_charts.py",
             "schedule.py",
             "server_text.py",
             "stamp_errors.py",

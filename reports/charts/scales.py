@@ -108,9 +108,9 @@ def _log_ticks(low: float, high: float, most: int) -> list[Tick]:
     for per_decade in ((1, 2, 5), (1, 3), (1,)):
         found = [10.0**power * step for power in range(first, last + 1) for step in per_decade]
         found = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
-        if len(found) <= most + 2:
+        if len(found) <= most + 1:
             break
-    every = ceil(len(found) / (most + 2))
+    every = ceil(len(found) / (most + 1))
     return [Tick(value, written(value, value)) for value in found[::every]]
 
 
