@@ -6,6 +6,7 @@ The directory of a policy holds the planned ledger and four run directories: `se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,15 +168,14 @@ def _inputs(replay: Replay) -> Inputs:
     if anchor_ns is None or t0_ns is None:
         raise TargetError(f"{replay.out}: the two runs cannot be brought to one clock")
     rows = list(measured.rows())
-    planned_id = {row.request_id: row.id for row in rows if row.request_id}
-    id_of = {row.id: planned_id.get(row.request_id or "", row.id) for row in served.rows()}
+    id_of = planned_ids(served, rows)
     client = read_summary(measured.path)["client"] or {}
-    planned = _side(Run(replay.out / "simulated"), {})
+    planned = side(Run(replay.out / "simulated"), {})
     return Inputs(
         order=_order(replay.ledger, planned),
         planned=planned,
-        served=_side(served, id_of),
-        resimulated=_side(Run(replay.out / "resimulated"), id_of),
+        served=side(served, id_of),
+        resimulated=side(Run(replay.out / "resimulated"), id_of),
         measured={row.id: on_clock(row, t0_ns - anchor_ns) for row in rows},
         settings=replay.settings,
         slo=replay.window.slo,
@@ -186,13 +186,19 @@ def _inputs(replay: Replay) -> Inputs:
     )
 
 
+def planned_ids(served: Run, measured: Sequence[RequestRow]) -> dict[str, str]:
+    """By the server's id of a request the id that it has in the plan."""
+    planned_id = {row.request_id: row.id for row in measured if row.request_id}
+    return {row.id: planned_id.get(row.request_id or "", row.id) for row in served.rows()}
+
+
 def _order(ledger: Ledger, planned: Side) -> list[str]:
     """As they arrive by the plan: where turns wait for answers, only the simulation knows."""
     arrivals = {id: row.arrival_ns for id, row in planned.rows.items() if row.arrival_ns is not None}
     return sorted((row.id for row in ledger.rows), key=lambda id: arrivals.get(id, NEVER))
 
 
-def _side(run: Run, id_of: dict[str, str]) -> Side:
+def side(run: Run, id_of: dict[str, str]) -> Side:
     """The rows under their planned ids; one that came a second time keeps its own."""
     rows: dict[str, RequestRow] = {}
     for row in run.rows():

@@ -45,6 +45,8 @@ from reports.calibration_markdown import calibration_markdown
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
 from reports.forms import format_option
+from reports.html_file import PAGE_FILE, check_html, html_option, is_stdout
+from reports.page_file import save_page
 from reports.required_text import required_text
 from reports.show import ROWS_SHOWN, read_summary, say
 from reports.text import request_table, wrapped
@@ -79,6 +81,7 @@ CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory for all files.  [default: under runs/]"
 )
+@html_option("the agreement (agreement.html of --out)")
 @click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
 @format_option
@@ -94,6 +97,7 @@ def agree(**options: Any) -> int:
     classes = values(ledger.rows, "class_")
     required = requirements_from(options["require"], window.slo, classes, measured=True)
     settings = _settings_of_all(options) if options["policy"] == "all" else [scheduler_from(options)]
+    check_html(options["html"], made=options["out"])
     out = make_empty(options["out"] or default_path("agree", ledger.name))
     limit_ns = to_ns(options["stall_limit"])
     tell = _teller(silent=options["quiet"] or options["as_json"])
@@ -116,7 +120,10 @@ def agree(**options: Any) -> int:
     if required:
         answer["requirements"] = judged
     write_json(out / "agreement.json", answer)
-    if options["as_json"]:
+    _write_pages(out, options["html"])
+    if is_stdout(options["html"]):
+        pass  # the page is what was asked for
+    elif options["as_json"]:
         click.echo(encode(answer))
     elif options["quiet"]:
         say(f"{verdict}  {out}")
@@ -124,10 +131,20 @@ def agree(**options: Any) -> int:
         click.echo(agreement_markdown(results, verdict, judged if required else {}, out))
     else:
         _show(results, out, verdict)
-        for policy, found in judged.items() if required and options["form"] == "text" else ():
+        for policy, found in judged.items() if required else ():
             say(f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}")
+        say(f"page:    {options['html'] or out / PAGE_FILE}")
     missed = any(not each.met for found in judged.values() for each in found)
     return EXIT_CODES[verdict] or int(missed)
+
+
+def _write_pages(out: Path, html: Path | None) -> None:
+    """In the directory, and where else one is wanted."""
+    from reports.agree_files import agreement_page_of
+
+    page = agreement_page_of(out)
+    for path in dict.fromkeys(filter(None, (out / PAGE_FILE, html))):
+        save_page(path, page)
 
 
 def _span(last_arrival_ns: int) -> str:
@@ -220,6 +237,7 @@ def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> l
     help=f"The same as --streams {','.join(map(str, QUICK_LADDER))} --seconds {float(QUICK_RUNG_S):g}.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the run directories of all loads here.")
+@html_option("the calibration")
 @click.option("--json", "as_json", is_flag=True, help="Print the calibration as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
 @format_option
@@ -231,6 +249,7 @@ def calibrate(**options: Any) -> int:
     minute. The result is kept for `tokentick run`, which then says how exact its own figures are.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
+    check_html(options["html"], made=options["out"])
     quick, tell = options["quick"], _teller(silent=options["quiet"] or options["as_json"])
     ladder = options["streams"] or (QUICK_LADDER if quick else LADDER)
     seconds = float(options["seconds"] or (QUICK_RUNG_S if quick else RUNG_S))
@@ -244,7 +263,9 @@ def calibrate(**options: Any) -> int:
             return INTERRUPTED
         if options["out"]:
             write_json(out / "calibration.json", calibration)
-    if options["as_json"]:
+    if is_stdout(options["html"]):
+        pass  # the page is what was asked for
+    elif options["as_json"]:
         click.echo(encode(calibration))
     elif options["quiet"]:
         say(calibration_answer(calibration))
@@ -252,9 +273,13 @@ def calibrate(**options: Any) -> int:
         say(CALIBRATION_FORMS[options["form"]](calibration))
     if not calibration.most_streams:
         tell("not saved: one of the patterns has no load at which the client was what was tried")
-        return INCONCLUSIVE
-    tell("\n".join(wrapped(save_widest(calibration, ladder[-1]))))
-    return 0
+    else:
+        tell("\n".join(wrapped(save_widest(calibration, ladder[-1]))))
+    if options["html"]:
+        from reports.calibration_page import calibration_page
+
+        save_page(options["html"], calibration_page(calibration))
+    return 0 if calibration.most_streams else INCONCLUSIVE
 
 
 def save_widest(calibration: Calibration, tried_streams: int) -> str:

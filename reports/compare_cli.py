@@ -19,6 +19,8 @@ from reports.compare_metrics import DEFAULT, NEED_SLO, Metric, parse_metric
 from reports.compare_samples import Sample, read_sample
 from reports.compare_settings import SETTINGS, Difference, parse_allowed, refuse_others
 from reports.compare_text import FORMS
+from reports.html_file import check_html, html_option, is_stdout
+from reports.page_file import save_page
 from reports.show import form_options, refreshed_summary
 
 _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?")
@@ -57,6 +59,7 @@ _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?
     help=f"Compare although these differ: {', '.join(SETTINGS)}; or all.",
 )
 @form_options("json: one object with all comparisons.")
+@html_option("the comparison")
 @click.option("--diagnose", is_flag=True, help="Say as well what stands out in each run beside the first.")
 def compare_command(**options: Any) -> int:
     """Compare RUNS with the first of them, or with the repeats that --baseline names.
@@ -68,9 +71,16 @@ def compare_command(**options: Any) -> int:
     primary = [parse_metric(text) for text in options["metric"]]
     tolerances = parse_tolerances(options["tolerance"])
     sides = _sides(options["runs"], options["baseline"])
-    found = _compare_all(sides, primary, tolerances, parse_allowed(options["allow"]))
+    check_html(options["html"])
+    found, samples = _compare_all(sides, primary, tolerances, parse_allowed(options["allow"]))
     form = "json" if options["as_json"] else options["form"]
     code = exit_code(found)
+    if options["html"]:
+        from reports.compare_page import comparison_page
+
+        save_page(options["html"], comparison_page(found, samples))
+        if is_stdout(options["html"]):
+            return code
     if form == "json":
         if options["diagnose"]:
             raise InputError("--diagnose: has JSON of its own, with tokentick report --diagnose --json")
@@ -120,7 +130,8 @@ def parse_tolerances(words: Sequence[str]) -> dict[str, float]:
 
 def _compare_all(
     paths: Sequence[Paths], primary: Sequence[Metric], tolerances: dict[str, float], allowed: frozenset[str]
-) -> list[Comparison]:
+) -> tuple[list[Comparison], dict[Path, Sample]]:
+    """The comparisons, and what was read of each run."""
     runs = {path: Run(path) for sides in paths for side in sides for path in side}
     settings = [_settings(sides, runs, allowed) for sides in paths]  # before the rows of any are read
     samples = {path: read_sample(run, refreshed_summary(run)) for path, run in runs.items()}
@@ -138,7 +149,7 @@ def _compare_all(
                 settings=differing,
             )
         )
-    return found
+    return found, samples
 
 
 def _settings(sides: Paths, runs: dict[Path, Run], allowed: frozenset[str]) -> dict[str, Difference]:

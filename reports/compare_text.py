@@ -25,8 +25,8 @@ _SHORT = {"no difference shown": "not shown", "cannot tell": "cannot tell"}
 def comparison_text(found: Comparison) -> str:
     blocks = ["\n".join(line for words in heading(found) for line in wrapped(words, then="  "))]
     for title, lines in tables(found):
-        cells = [_cells(line, found) for line in lines]
-        blocks.append("\n".join([*wrapped(title), table(COLUMNS, cells)]))
+        rows = [cells(line, found) for line in lines]
+        blocks.append("\n".join([*wrapped(title), table(COLUMNS, rows)]))
     blocks.append("\n".join(line for words in remarks(found) for line in wrapped(words, then="  ")))
     blocks.append("\n".join(wrapped(conclusion(found), then="  ")))
     return "\n\n".join(block for block in blocks if block)
@@ -35,7 +35,7 @@ def comparison_text(found: Comparison) -> str:
 def comparison_markdown(found: Comparison) -> str:
     blocks = [f"## {_marked(heading(found)[0])}", _list(heading(found)[1:])]
     for title, lines in tables(found):
-        rows = [COLUMNS, ["---"] + ["---:"] * 5 + ["---"], *(_cells(line, found) for line in lines)]
+        rows = [COLUMNS, ["---"] + ["---:"] * 5 + ["---"], *(cells(line, found) for line in lines)]
         shown = (row if number == 1 else [_marked(cell) for cell in row] for number, row in enumerate(rows))
         blocks += [f"### {_marked(title)}", "\n".join(f"| {' | '.join(row)} |" for row in shown)]
     blocks += [_list(remarks(found)), f"**{_marked(conclusion(found))}**"]
@@ -64,7 +64,7 @@ def tables(found: Comparison) -> Iterator[tuple[str, Sequence[Line]]]:
             yield f"To be read, {whose}, each {found.confidence:.0%} sure:", lines
 
 
-def _cells(line: Line, found: Comparison) -> list[str]:
+def cells(line: Line, found: Comparison) -> list[str]:
     shown = _percent if line.unit == "share" else ms
     before, after = (_value(line, value, side, found) for value, side in _sides(line, found))
     signed = shown(line.difference)

@@ -20,6 +20,8 @@ from reports.find import Found, Search, check
 from reports.find import find as find_rate
 from reports.find_text import find_text
 from reports.grid import AUTO, label, settings
+from reports.html_file import is_stdout
+from reports.page_file import save_page
 from reports.points import Server
 from reports.pool import cores, pool
 from reports.show import say
@@ -27,7 +29,7 @@ from reports.sweep_markdown import find_markdown
 from reports.trial import Candidate
 
 INTERRUPTED = 130
-RATES_FILE = "rates.jsonl"
+FIND_FILE, RATES_FILE = "find.json", "rates.jsonl"
 MOST_SIMULATED, MOST_MEASURED = 200_000, 20_000  # requests for one rate
 
 
@@ -51,7 +53,13 @@ def find(
         return INTERRUPTED
     if not search.keep_runs:
         shutil.rmtree(out / "runs", ignore_errors=True)
-    if options["as_json"]:
+    if options["html"]:
+        from reports.find_page import find_page
+
+        save_page(options["html"], find_page(_asked(search), found))
+    if is_stdout(options["html"]):
+        pass  # the page is what was asked for
+    elif options["as_json"]:
         click.echo(encode({"path": str(out), "settings": found}))
     elif not options["quiet"]:
         form = {"text": find_text, "markdown": find_markdown}[options["form"]]
@@ -70,22 +78,23 @@ def _add(path: Path, setting: int, candidate: Candidate) -> None:
 
 
 def _save(search: Search, found: list[Found], out: Path) -> None:
-    write_json(
-        out / "find.json",
-        {
-            "schema": 1,
-            "kind": "find",
-            "tool": "tokentick",
-            "version": tool_version(),
-            "require": [requirement.text for requirement in search.requirements],
-            "resolution": search.resolution,
-            "confidence": search.confidence,
-            "max_requests": search.max_requests,
-            "measured": search.server.shown_url if search.server else None,
-            "window": window_from(search.options),
-            "settings": found,
-        },
-    )
+    write_json(out / FIND_FILE, {**_asked(search), "settings": found})
+
+
+def _asked(search: Search) -> dict[str, Any]:
+    """What makes a search the one that it is."""
+    return {
+        "schema": 1,
+        "kind": "find",
+        "tool": "tokentick",
+        "version": tool_version(),
+        "require": [requirement.text for requirement in search.requirements],
+        "resolution": search.resolution,
+        "confidence": search.confidence,
+        "max_requests": search.max_requests,
+        "measured": search.server.shown_url if search.server else None,
+        "window": window_from(search.options),
+    }
 
 
 def _search(options: dict[str, Any], server: Server | None) -> Search:

@@ -96,6 +96,11 @@ def report(
         for path in runs:
             _print_ticks(Run(path))
         return 0
+    if html and not required and not (runs[0] / "run.json").exists():
+        from reports.directory_page import save_directory_page
+
+        if save_directory_page(html, runs[0]):
+            return 0
     opened = [Run(path) for path in runs]
     summaries = [_summary(run, cut) for run in opened]
     judged = [verdicts(run, summary, required) for run, summary in zip(opened, summaries, strict=True)]

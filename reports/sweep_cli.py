@@ -21,6 +21,8 @@ from ledgers.rundir import default_path
 from mock_server.policies import POLICIES
 from reports.forms import format_option
 from reports.grid import AUTO, AXES, names, numbers, points, settings
+from reports.html_file import check_html, html_option, is_stdout
+from reports.page_file import save_page
 from reports.points import Server
 from reports.pool import cores
 from reports.show import say
@@ -120,6 +122,7 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 )
 @click.option("--keep-runs", is_flag=True, help="Leave the run directory of each point below runs/ of --out.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to make, or to go on with.")
+@html_option("the curves, or the answer,")
 @click.option("--json", "as_json", is_flag=True, help="Print the curves, or the answer, as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @format_option
@@ -136,6 +139,7 @@ def sweep(**options: Any) -> int:
     _check_ledger(options)
     _check_trim(options)
     _check_find(options)
+    check_html(options["html"], made=options["out"])
     if options["find"]:
         from reports.find_cli import find
 
@@ -160,6 +164,12 @@ def sweep(**options: Any) -> int:
 def _show(wanted: Sweep, directory: SweepDirectory, options: dict[str, Any]) -> None:
     found = curves(wanted, directory.done)
     directory.keep_curves(found)
+    if options["html"]:
+        from reports.sweep_page import sweep_page
+
+        save_page(options["html"], sweep_page(directory.settings, found))
+    if is_stdout(options["html"]):
+        return
     if options["as_json"]:
         click.echo(encode({"path": str(directory.path), **directory.settings, "curves": found}))
     elif not options["quiet"]:

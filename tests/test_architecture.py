@@ -84,12 +84,16 @@ PURE = [
     *(
         ROOT / "reports" / name
         for name in (
+            "agree_charts.py",
+            "agree_page.py",
             "agreement.py",
             "calibration.py",
+            "calibration_page.py",
             "calibration_text.py",
             "certainty_text.py",
             "compare.py",
             "compare_metrics.py",
+            "compare_page.py",
             "compare_settings.py",
             "compare_text.py",
             "diagnosis.py",
@@ -99,6 +103,8 @@ PURE = [
             "diagnosis_rules.py",
             "diagnosis_text.py",
             "diagnosis_waits.py",
+            "effects_chart.py",
+            "find_page.py",
             "findings.py",
             "plan.py",
             "required_text.py",
@@ -107,6 +113,7 @@ PURE = [
             "schedule.py",
             "server_text.py",
             "stamp_errors.py",
+            "sweep_page.py",
             "text.py",
             "timing.py",
             "lab/setting.py",

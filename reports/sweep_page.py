@@ -1,0 +1,251 @@
+"""A sweep as one HTML page: goodput, throughput and tails against offered load, and where they bend. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from reports.charts import Axis, Bound, Chart, Series, Table, lines
+from reports.curves import METRICS, TAILS, Curve, Load
+from reports.page import Section, render
+from reports.sweep_text import KNEE_RULE, knee_word
+from reports.text import CENSORED, DASH, RESTS, ms, number
+
+ROOM = 1.03  # so that no point stands on the edge
+NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
+TAIL = "p99"
+MOST_CURVES = 6
+Value = Callable[[Load], float | None]
+
+
+def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
+    """`settings` is what the sweep's own file says of it."""
+    slo_given = any(bound is not None for bound in settings["window"]["slo"].values())
+    shown = [curve for curve in curves if any(_rate(load) is not None for load in curve.loads)][:MOST_CURVES]
+    more = (
+        f" Of {len(curves)} settings the first {MOST_CURVES} are drawn." if len(curves) > MOST_CURVES else ""
+    )
+    ledger = settings["ledger"]
+    sections = [
+        Section(
+            "Result",
+            [_asked(settings), *(_said(curve, slo_given) for curve in shown), *_notes(curves)],
+            [_overview(curves, slo_given)],
+            id="result",
+        )
+    ]
+    if shown:
+        sections.append(Section("Work done", [KNEE + more], charts=_rate_charts(shown, slo_given), id="work"))
+        tails = [_tail_chart(shown, key) for key in ("ttft_ms", "e2e_ms")]
+        sections.append(Section("Tails", charts=[chart for chart in tails if chart], id="tails"))
+    sections += [
+        Section(f"Every load{f', {curve.label}' if curve.label else ''}", (), [_loads(curve, slo_given)])
+        for curve in curves
+    ]
+    rates = len(settings["rates"])
+    return render(f"Sweep of {ledger['name']}{f' over {rates} rates' if rates > 1 else ''}", sections)
+
+
+KNEE = f"Knee: {KNEE_RULE.partition(': ')[2]}."
+
+
+def _asked(settings: Mapping[str, Any]) -> str:
+    ledger, server = settings["ledger"], settings["measured"]
+    bounds = {name.removesuffix("_ms").upper(): bound for name, bound in settings["window"]["slo"].items()}
+    slo = ", ".join(f"{name} {bound:g} ms" for name, bound in bounds.items() if bound is not None)
+    repeats = settings["repeats"]
+    parts = [
+        f"{ledger['requests']:,} requests of {ledger['name']}",
+        "simulated" if server is None else f"measured at {server['server']}",
+        f"{repeats} repeats each" if repeats > 1 else "once each",
+        *([f"SLO {slo}"] if slo else []),
+    ]
+    return f"{'; '.join(parts)}."
+
+
+def _said(curve: Curve, slo_given: bool) -> str:
+    """What a setting came to, in a sentence."""
+    most = max((load.throughput_rps or 0 for load in curve.loads), default=0)
+    text = f"knee at {knee_word(curve)} req/s" if curve.knee is not None else "no knee found"
+    text += f", at most {number(float(most))} req/s done"
+    if slo_given and curve.most_goodput is not None:
+        best = curve.loads[curve.most_goodput]
+        text += f", at most {number(best.goodput_rps)} req/s good, at {_rate_word(best)} offered"
+    return f"{curve.label or 'Result'}: {text}."
+
+
+def _rate(load: Load) -> float | None:
+    return load.offered_rps if load.rate is None else load.rate
+
+
+def _rate_word(load: Load) -> str:
+    rate = _rate(load)
+    return DASH if rate is None else f"{rate:.4g}"
+
+
+def _rate_charts(curves: Sequence[Curve], slo_given: bool) -> list[Chart]:
+    charts = []
+    if slo_given:
+        charts.append(_rate_chart(curves, "goodput"))
+    return [*charts, _rate_chart(curves, "throughput")]
+
+
+def _rate_chart(curves: Sequence[Curve], name: str) -> Chart:
+    series = [
+        Series(
+            curve.label or name,
+            [(x, y) for load in curve.loads if (x := _rate(load)) is not None for y in [_of(load, name)]],
+            spread=[getattr(load, f"{name}_interval") for load in curve.loads if _rate(load) is not None],
+        )
+        for curve in curves
+    ]
+    bars = any(pair for each in series for pair in each.spread)
+    return lines(
+        _rate_title(curves, name),
+        f"{name.capitalize()} against offered load, a line for each of {len(curves)} settings"
+        f"{', with the 95 % interval of the mean of the repeats' if bars else ''}. Dotted: the knees.",
+        series,
+        x=_rates(curves),
+        y=Axis(name, "req/s", low=0),
+        bounds=_knees(curves),
+    )
+
+
+def _rates(curves: Sequence[Curve]) -> Axis:
+    most = max(_rate(load) or 0 for curve in curves for load in curve.loads)
+    return Axis("offered load", "req/s", low=0, high=ROOM * most)
+
+
+def _of(load: Load, name: str) -> float:
+    value: float | None = getattr(load, f"{name}_rps")
+    return float("nan") if value is None else value
+
+
+def _rate_title(curves: Sequence[Curve], name: str) -> str:
+    """Which setting does most, and where."""
+    found = [
+        (_of(load, name), load, curve) for curve in curves for load in curve.loads if _of(load, name) >= 0
+    ]
+    if not found:
+        return f"No {name} is known"
+    most, load, curve = max(found, key=lambda each: each[0])
+    whose = f" with {curve.label}" if curve.label else ""
+    return f"{name.capitalize()} is {number(most)} req/s at most{whose}, at {_rate_word(load)} req/s offered"
+
+
+def _knees(curves: Sequence[Curve]) -> list[Bound]:
+    """One line for each rate at which there is a knee."""
+    found: dict[float, list[str]] = {}
+    for curve in curves:
+        if curve.knee is not None and curve.knee_side == "inside":
+            rate = _rate(curve.loads[curve.knee])
+            if rate is not None:
+                found.setdefault(rate, []).append(curve.label)
+    several = len(curves) > 1
+    return [
+        Bound(f"knee: {', '.join(labels)}" if several and len(labels) < len(curves) else "knee", rate, "x")
+        for rate, labels in sorted(found.items())
+    ]
+
+
+def _tail_chart(curves: Sequence[Curve], key: str) -> Chart | None:
+    name = NAMES[key]
+    series = [
+        Series(
+            curve.label or f"{name} {TAIL}",
+            [
+                (x, tails[TAIL])
+                for load in curve.loads
+                if (x := _rate(load)) is not None and (tails := getattr(load, key)) and tails[TAIL] > 0
+            ],
+        )
+        for curve in curves
+    ]
+    series = [each for each in series if each.points]
+    if not series:
+        return None
+    return lines(
+        _tail_title(series, name),
+        f"{TAIL} of {name}, logarithmic, against offered load, a line for each setting. Dotted: the knees.",
+        series,
+        x=_rates(curves),
+        y=Axis(f"{name} {TAIL}", "ms", "log"),
+        bounds=_knees(curves),
+    )
+
+
+def _tail_title(series: Sequence[Series], name: str) -> str:
+    """How much it grows over the rates, of the setting of which it grows most."""
+    grown = {each.name: each.points[-1][1] / each.points[0][1] for each in series}
+    worst = max(series, key=lambda each: grown[each.name])
+    (first, low), (last, high) = worst.points[0], worst.points[-1]
+    whose = f" with {worst.name}" if len(series) > 1 else ""
+    if first == last:
+        return f"{name} {TAIL} is {ms(low)} ms{whose} at {first:.4g} req/s"
+    return f"{name} {TAIL} is {ms(low)} ms at {first:.4g} and {ms(high)} ms at {last:.4g} req/s{whose}"
+
+
+def _overview(curves: Sequence[Curve], slo_given: bool) -> Table:
+    head = ["setting", "knee at, req/s", "throughput at most, req/s"]
+    head += ["goodput at most, req/s", "at, req/s", "SLO met there"] if slo_given else []
+    rows = []
+    for curve in curves:
+        most = max((load.throughput_rps or 0 for load in curve.loads), default=0)
+        cells = [curve.label or "all", knee_word(curve), number(float(most))]
+        if slo_given:
+            best = None if curve.most_goodput is None else curve.loads[curve.most_goodput]
+            cells += (
+                [number(best.goodput_rps), _rate_word(best), _share(best.attainment)]
+                if best
+                else ["0", DASH, DASH]
+            )
+        rows.append(cells)
+    return Table(head, rows)
+
+
+def _loads(curve: Curve, slo_given: bool) -> Table:
+    """A line for each load, its tails in ms."""
+    head = ["offered, req/s", "throughput", *(["goodput", "SLO met"] if slo_given else [])]
+    head += [f"{NAMES[key]} {tail}" for key in METRICS for tail in TAILS]
+    rows = []
+    for place, load in enumerate(curve.loads):
+        cells = [_rate_word(load) + _marks(curve, place), _with_interval(load, "throughput")]
+        cells += [_with_interval(load, "goodput"), _share(load.attainment)] if slo_given else []
+        for key in METRICS:
+            found, resting = getattr(load, key), load.rests_on_largest.get(key, ())
+            cells += [ms(found[tail]) + "*" * (tail in resting) if found else DASH for tail in TAILS]
+        rows.append(cells)
+    return Table(head, rows)
+
+
+def _marks(curve: Curve, place: int) -> str:
+    load = curve.loads[place]
+    knee = " knee" if curve.knee == place and curve.knee_side == "inside" else ""
+    return knee + (" †" if load.censored else "") + (" !" if load.client_limited else "")
+
+
+def _with_interval(load: Load, name: str) -> str:
+    value = getattr(load, f"{name}_rps")
+    interval = getattr(load, f"{name}_interval")
+    return number(value) + (
+        f" ± {(interval[1] - interval[0]) / 2:.2g}" if interval and value is not None else ""
+    )
+
+
+def _share(value: float | None) -> str:
+    return DASH if value is None else f"{value:.0%}"
+
+
+def _notes(curves: Sequence[Curve]) -> list[str]:
+    """What the marks in the tables mean, where there are any."""
+    loads = [load for curve in curves for load in curve.loads]
+    found = {
+        CENSORED: any(load.censored for load in loads),
+        f"{RESTS} of a run: too few for that percentile": any(
+            any(load.rests_on_largest.values()) for load in loads
+        ),
+        "! the load generator was the limit: these loads prove nothing": any(
+            load.client_limited for load in loads
+        ),
+    }
+    return [note for note, here in found.items() if here]
