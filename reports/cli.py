@@ -84,7 +84,6 @@ CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
 @html_option("the agreement (agreement.html of --out)")
 @click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
-@format_option
 def agree(**options: Any) -> int:
     """Replay LEDGER against the mock server, simulate it, and compare the two.
 
@@ -236,11 +235,11 @@ def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> l
     is_flag=True,
     help=f"The same as --streams {','.join(map(str, QUICK_LADDER))} --seconds {float(QUICK_RUNG_S):g}.",
 )
+@format_option
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the run directories of all loads here.")
 @html_option("the calibration")
 @click.option("--json", "as_json", is_flag=True, help="Print the calibration as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
-@format_option
 def calibrate(**options: Any) -> int:
     """Find out how far off the load generator's stamps are on this machine, and up to which load.
 

@@ -121,11 +121,11 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
     help="With --find: judge a rate by at most so many requests.  [default: 200,000; measured 20,000]",
 )
 @click.option("--keep-runs", is_flag=True, help="Leave the run directory of each point below runs/ of --out.")
+@format_option
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to make, or to go on with.")
 @html_option("the curves, or the answer,")
 @click.option("--json", "as_json", is_flag=True, help="Print the curves, or the answer, as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@format_option
 def sweep(**options: Any) -> int:
     """Run LEDGER over rates and settings, and say where throughput, goodput and tails bend.
 
