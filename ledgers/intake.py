@@ -13,6 +13,7 @@ import msgspec
 
 from ledgers.errors import InputError
 from ledgers.formats.fields import Skipped, TraceRow, located, shown
+from ledgers.spilling import Firsts
 from ledgers.taken import time_of
 from ledgers.units import ceil_div
 
@@ -100,7 +101,7 @@ class Intake:
         self._waits = waits
         self._times_of_session: dict[str, tuple[Time | None, Fraction | None]] = {}
         self._beyond = 0
-        self._line_of_id: dict[str, int] = {}
+        self._line_of_id: Firsts[str] = Firsts()
 
     def __iter__(self) -> Iterator[Numbered]:
         before, alike = None, (False, False, False)
@@ -119,6 +120,8 @@ class Intake:
                 before, alike = row, gaps
             self.count += 1
             yield self.count, self._within_prompt(row)
+        if self._line_of_id.spilled and (twice := min(self._twice(), default=None)):
+            raise self._id_twice(*twice)
 
     def _timed(self, row: TraceRow) -> TraceRow:
         """A turn without a time gets the earliest possible, which is what orders it among the others."""
@@ -173,7 +176,18 @@ class Intake:
     def _check_id(self, id: str, line: int) -> None:
         first = self._line_of_id.setdefault(id, line)
         if first != line:
-            raise located(self._source, line, f"id {shown(id)} is on line {first} already")
+            twice = (line, first, id)
+            raise self._id_twice(*(min(twice, *self._twice()) if self._line_of_id.spilled else twice))
+
+    def _twice(self) -> Iterator[tuple[int, int, str]]:
+        """(line, first line, id) of each id that comes again far from where it came first."""
+        for id, (first, *others) in self._line_of_id:
+            again = next((line for line in others if line != first), None)
+            if again is not None:
+                yield again, first, id
+
+    def _id_twice(self, line: int, first: int, id: str) -> InputError:
+        return located(self._source, line, f"id {shown(id)} is on line {first} already")
 
     def _unlike(self, before: TraceRow, row: TraceRow) -> InputError:
         """Of two rows, one of which gives what the other does not."""
