@@ -214,11 +214,6 @@ def weighted(counts: Counter[int], power: int = 1) -> int:
     return sum(count * value**power for value, count in counts.items())
 
 
-def spread(counts: Counter[int]) -> float:
-    """The coefficient of variation of values of which one is above 0."""
-    return _cv(counts.total(), weighted(counts), weighted(counts, 2))
-
-
 def _cv(n: int, total: Time, squares: Time) -> float:
     # The mean of squares less the square of the mean, in integers: floats would lose all of a small spread.
     return sqrt(n * Fraction(squares) / Fraction(total) ** 2 - 1)
