@@ -13,6 +13,7 @@ import msgspec
 
 from ledgers.errors import InputError
 from ledgers.formats.fields import Skipped, TraceRow, located, shown
+from ledgers.kept import Kept
 from ledgers.spilling import Firsts
 from ledgers.taken import time_of
 from ledgers.units import ceil_div
@@ -91,7 +92,7 @@ class Intake:
     def __init__(
         self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool, *, waits: bool = True
     ) -> None:
-        """`waits`: a turn with a think time needs no time of its own. Each id and each session is held."""
+        """`waits`: a turn with a think time needs no time of its own."""
         self.count = 0
         self.skipped: Counter[str] = Counter()
         self.clock = Clock()
@@ -99,7 +100,7 @@ class Intake:
         self._rows = rows
         self._strict = strict
         self._waits = waits
-        self._times_of_session: dict[str, tuple[Time | None, Fraction | None]] = {}
+        self._times_of_session: Kept[tuple[Time | None, Fraction | None]] = Kept()
         self._beyond = 0
         self._line_of_id: Firsts[str] = Firsts()
 
@@ -128,9 +129,8 @@ class Intake:
         session = row.session
         if not self._waits or session is None:
             return row
-        earlier = self._times_of_session.get(session)
-        if earlier is not None and row.think_ns is not None and row.time_ns is row.at is None:
-            time_ns, at = earlier
+        if row.think_ns is not None and row.time_ns is row.at is None:
+            time_ns, at = self._times_of_session.get(session) or (None, None)
             if time_ns is not None:
                 row = msgspec.structs.replace(row, time_ns=time_ns + row.think_ns)
             elif at is not None:
@@ -207,7 +207,7 @@ class Intake:
     def _cannot_wait(self, session: str) -> str:
         """Why a turn without a time does not get one from the turn before."""
         if not self._waits:
-            return "time is missing, which --sessions replay needs"
+            return "time is missing, which --sessions replay needs: without it, turns wait for the one before"
         return f"time is missing, and no turn of session {shown(session)} is above: the first needs a time"
 
 
