@@ -153,17 +153,18 @@ class Describer:
 
     def _add_blocks(self, hash_ids: list[int], block_tokens: int, prompt_tokens: int) -> None:
         """The last block has what is left of the prompt."""
-        for place, id in enumerate(hash_ids):
-            tokens = min(block_tokens, prompt_tokens - place * block_tokens)
-            self._in_blocks += tokens
-            self._blocks.setdefault(id, tokens)
+        before = block_tokens * (len(hash_ids) - 1)
+        last = min(block_tokens, prompt_tokens - before)
+        self._in_blocks += before + last
+        self._blocks.setdefaults(hash_ids[:-1], block_tokens)
+        self._blocks.setdefault(hash_ids[-1], last)
 
     def _reuse(self, prompt_tokens: int) -> float | None:
         """The share of tokens in blocks, but for those of each block's first time; None without blocks."""
-        firsts = [0, 0]
-        for _, tokens in self._blocks:
-            firsts = [firsts[0] + 1, firsts[1] + tokens[0]]
-        return (self._in_blocks - firsts[1]) / prompt_tokens if firsts[0] else None
+        blocks = first = 0
+        for part in self._blocks.parts():
+            blocks, first = blocks + len(part), first + sum(part.values())
+        return (self._in_blocks - first) / prompt_tokens if blocks else None
 
     def finish(self) -> None:
         """Have the times in order, once all rows are in."""
@@ -186,7 +187,7 @@ class Describer:
             cv=arrivals.cv,
             prompt_percentiles=lengths(self.prompts),
             output_percentiles=lengths(self.outputs),
-            sessions=sum(1 for _ in self._sessions) or None,
+            sessions=sum(map(len, self._sessions.parts())) or None,
             prefix_reuse=self._reuse(prompt_tokens),
             first_time=_moment(arrivals.first, dated=self._dated) if timed else None,
             last_time=_moment(arrivals.last, dated=self._dated) if timed else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from itertools import chain
 
 import msgspec
 
@@ -121,8 +122,8 @@ class Intake:
                 before, alike = row, gaps
             self.count += 1
             yield self.count, self._within_prompt(row)
-        if self._line_of_id.spilled and (twice := min(self._twice(), default=None)):
-            raise self._id_twice(*twice)
+        if again := min(self._again(), default=None):
+            raise self._id_again(*again)
 
     def _timed(self, row: TraceRow) -> TraceRow:
         """A turn without a time gets the earliest possible, which is what orders it among the others."""
@@ -176,17 +177,13 @@ class Intake:
     def _check_id(self, id: str, line: int) -> None:
         first = self._line_of_id.setdefault(id, line)
         if first != line:
-            twice = (line, first, id)
-            raise self._id_twice(*(min(twice, *self._twice()) if self._line_of_id.spilled else twice))
+            raise self._id_again(*min(chain([(line, first, id)], self._again())))
 
-    def _twice(self) -> Iterator[tuple[int, int, str]]:
-        """(line, first line, id) of each id that comes again far from where it came first."""
-        for id, (first, *others) in self._line_of_id:
-            again = next((line for line in others if line != first), None)
-            if again is not None:
-                yield again, first, id
+    def _again(self) -> Iterator[tuple[int, int, str]]:
+        """(line, first line, id) of ids that come again so far from the first time that this was on disk."""
+        return ((again, first, id) for id, first, again in self._line_of_id.again())
 
-    def _id_twice(self, line: int, first: int, id: str) -> InputError:
+    def _id_again(self, line: int, first: int, id: str) -> InputError:
         return located(self._source, line, f"id {shown(id)} is on line {first} already")
 
     def _unlike(self, before: TraceRow, row: TraceRow) -> InputError:

@@ -1,4 +1,4 @@
-"""What a long trace has too much of for memory: it goes to an anonymous temporary file, in sorted runs.
+"""What a long trace has too much of for memory: it goes to an anonymous temporary file.
 
 Up to HELD values stay in memory, so that a short trace does not touch the disk. InputError if the disk cannot
 take the others.
@@ -15,60 +15,42 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from heapq import merge
-from itertools import chain, groupby, islice
-from operator import itemgetter
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from ledgers.errors import InputError
 
 HELD = 1 << 18  # of ids 35 MB
+PARTS = 251  # of the keys on disk; a prime, so that keys with steps between them fall in all
 _AT_ONCE = 512  # values of each run in memory, while runs are merged
 _SIZE_BYTES = 8
 Number = int | Fraction
 K = TypeVar("K", int, str)
-T = TypeVar("T")
 
 
-class Runs(Generic[T]):
-    """Iterables on disk, each written and read a few values at a time."""
+class _Spill:
+    """Values on disk, one behind the other."""
 
     def __init__(self) -> None:
         self._file: Any = None
-        self._spans: list[tuple[int, int]] = []
+        self.end = 0
 
-    def __len__(self) -> int:
-        return len(self._spans)
-
-    def __iter__(self) -> Iterator[Iterator[T]]:
-        return (self._read(begin, end) for begin, end in self._spans)
-
-    def write(self, values: Iterable[T]) -> None:
-        """As one more run."""
-        begin, rest = self._spans[-1][1] if self._spans else 0, iter(values)
-        end = begin
+    def append(self, *values: Any) -> None:
+        framed = _framed(pickle.dumps(values, pickle.HIGHEST_PROTOCOL))
         with _told():
             if self._file is None:
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as this is
                 weakref.finalize(self, self._file.close)
-            while some := list(islice(rest, _AT_ONCE)):
-                end += self._append(pickle.dumps(_compact(some), pickle.HIGHEST_PROTOCOL))
-        self._spans.append((begin, end))
+            self.end += len(framed)
+            while framed:  # a file that is nearly full takes a part
+                framed = framed[self._file.write(framed) :]
 
-    def _append(self, data: bytes) -> int:
-        """How many bytes that took, with their size in front."""
-        framed = len(data).to_bytes(_SIZE_BYTES, "big") + data
-        left = memoryview(framed)
-        while left:  # a file that is nearly full takes a part
-            left = left[self._file.write(left) :]
-        return len(framed)
-
-    def _read(self, begin: int, end: int) -> Iterator[T]:
+    def read(self, place: int) -> tuple[Any, int]:
+        """What was appended there, and where the next lies."""
         file = self._file.fileno()
-        while begin < end:
-            size = int.from_bytes(os.pread(file, _SIZE_BYTES, begin), "big")
-            begin += _SIZE_BYTES
-            yield from pickle.loads(os.pread(file, size, begin))
-            begin += size
+        begin = place + _SIZE_BYTES
+        end = begin + int.from_bytes(os.pread(file, _SIZE_BYTES, place), "big")
+        return pickle.loads(os.pread(file, end - begin, begin)), end
 
 
 class Ascending:
@@ -77,7 +59,8 @@ class Ascending:
     def __init__(self, held: int | None = None) -> None:
         self._most = held or HELD
         self._held: list[Number] = []
-        self._runs: Runs[Number] = Runs()
+        self._disk = _Spill()
+        self._runs: list[tuple[int, int]] = []  # where on disk each begins and ends
         self._count = 0
         self._latest: Number = 0  # of those on disk
         self._overlap = False
@@ -86,7 +69,7 @@ class Ascending:
         return self._count
 
     def __iter__(self) -> Iterator[Number]:
-        return chain(chain.from_iterable(self._runs), self._held)
+        return chain(chain.from_iterable(self._sorted_runs()), self._held)
 
     def add(self, value: Number) -> None:
         self._count += 1
@@ -100,45 +83,100 @@ class Ascending:
             self._spill()
         self._held.sort()
         if self._overlap:
-            ordered: Runs[Number] = Runs()
-            ordered.write(merge(*self._runs))
-            self._runs, self._overlap = ordered, False
+            runs, self._disk = self._sorted_runs(), _Spill()
+            self._runs, self._overlap = [self._write(merge(*runs))], False
 
     def _spill(self) -> None:
         self._held.sort()
         self._overlap |= bool(self._runs) and self._held[0] < self._latest
         self._latest = max(self._latest, self._held[-1]) if self._runs else self._held[-1]
-        self._runs.write(self._held)
+        self._runs.append(self._write(self._held))
         self._held.clear()
+
+    def _write(self, run: Iterable[Number]) -> tuple[int, int]:
+        begin, rest = self._disk.end, iter(run)
+        while some := list(islice(rest, _AT_ONCE)):
+            self._disk.append(_compact(some))
+        return begin, self._disk.end
+
+    def _sorted_runs(self) -> list[Iterator[Number]]:
+        return [_read(self._disk, *run) for run in self._runs]
+
+
+def _read(disk: _Spill, begin: int, end: int) -> Iterator[Number]:
+    while begin < end:
+        (some,), begin = disk.read(begin)
+        yield from some
 
 
 class Firsts(Generic[K]):
-    """Keys, each with the first value that came with it."""
+    """Keys, each with the first value that came with it; on disk in parts, each of which fits in memory."""
 
     def __init__(self, held: int | None = None) -> None:
         self._most = held or HELD
         self._held: dict[K, int] = {}
-        self._runs: Runs[tuple[K, int]] = Runs()
+        self._disk = _Spill()
+        self._places: list[array[int]] = []  # of each part, where what it holds lies
+        self._on_disk = 0
 
     def setdefault(self, key: K, value: int) -> int:
         """The first value that came with this key, as far as that is in memory."""
-        if len(self._held) == self._most and key not in self._held:
-            self._runs.write(sorted(self._held.items()))
-            self._held.clear()
+        if len(self._held) >= self._most and key not in self._held:
+            self._spill()
         return self._held.setdefault(key, value)
 
-    @property
-    def spilled(self) -> bool:
-        """Whether some keys are not in memory, so that one may be held several times."""
-        return len(self._runs) > 0
+    def setdefaults(self, keys: Iterable[K], value: int) -> None:
+        """The same for some keys at once."""
+        held = self._held
+        for key in keys:
+            if key not in held:
+                held[key] = value
+        if len(held) >= self._most:
+            self._spill()
 
-    def __iter__(self) -> Iterator[tuple[K, list[int]]]:
-        """Each key once, with the values that it is held with, in the order in which they came."""
-        if not self.spilled:
-            return ((key, [value]) for key, value in self._held.items())
-        by_key = itemgetter(0)
-        items = merge(*self._runs, sorted(self._held.items()), key=by_key)
-        return ((key, [value for _, value in same]) for key, same in groupby(items, by_key))
+    def parts(self) -> Iterator[dict[K, int]]:
+        """Each key once, with the first value of all."""
+        for part in self._pieces():
+            firsts: dict[K, int] = {}
+            for keys, values in reversed(part):
+                firsts.update(zip(keys, values, strict=True))
+            yield firsts
+
+    def again(self) -> Iterator[tuple[K, int, int]]:
+        """(key, first value, another) of keys that came with several, on disk or from disk to memory."""
+        for part in self._pieces() if self._on_disk else ():
+            firsts: dict[K, int] = {}
+            for keys, values in part:
+                for key, value in zip(keys, values, strict=True):
+                    if (first := firsts.setdefault(key, value)) != value:
+                        yield key, first, value
+
+    def _pieces(self) -> Iterator[list[tuple[Iterable[K], Iterable[int]]]]:
+        """Of each part, its keys and their values as they came."""
+        if not self._on_disk:
+            yield [(self._held.keys(), self._held.values())]
+            return
+        self._spill()
+        for places in self._places:
+            yield [self._disk.read(place)[0] for place in places]
+
+    def _spill(self) -> None:
+        self._on_disk += len(self._held)
+        self._places = self._places or [array("q") for _ in range(PARTS)]
+        parts: list[tuple[list[K], list[int]]] = [([], []) for _ in range(PARTS)]
+        for key, value in self._held.items():
+            keys, values = parts[hash(key) % PARTS]
+            keys.append(key)
+            values.append(value)
+        for places, (keys, values) in zip(self._places, parts, strict=True):
+            places.append(self._disk.end)
+            self._disk.append(_compact(keys), _compact(values))
+        self._held.clear()
+
+
+def _framed(data: bytes) -> memoryview:
+    """With its size in front."""
+    return memoryview(len(data).to_bytes(_SIZE_BYTES, "big") + data)
 
 
 @contextmanager
@@ -150,9 +188,9 @@ def _told() -> Iterator[None]:
         raise InputError(f"{where}: {error.strerror}: a trace this long needs room there (TMPDIR)") from None
 
 
-def _compact(values: list[T]) -> list[T] | array[int]:
+def _compact(values: list[Any]) -> list[Any] | array[int]:
     """Integers of 64 bits take 8 bytes each."""
     try:
-        return array("q", values)  # type: ignore[arg-type]
+        return array("q", values)
     except (TypeError, OverflowError):
         return values
