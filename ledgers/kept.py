@@ -8,8 +8,8 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from ledgers import spilling
 from ledgers.errors import InputError
-from ledgers.spilling import HELD
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -24,10 +24,10 @@ _SETUP = (
 
 
 class Kept(Generic[T]):
-    """Up to HELD keys are in memory, those set last."""
+    """Up to as many keys as `spilling` holds are in memory, those set last."""
 
     def __init__(self, held: int | None = None) -> None:
-        self._most = held or HELD
+        self._most = held or spilling.HELD
         self._held: dict[str, T] = {}
         self._table: Connection | None = None
 

@@ -169,8 +169,9 @@ class Firsts(Generic[K]):
             keys.append(key)
             values.append(value)
         for places, (keys, values) in zip(self._places, parts, strict=True):
-            places.append(self._disk.end)
-            self._disk.append(_compact(keys), _compact(values))
+            if keys:
+                places.append(self._disk.end)
+                self._disk.append(_compact(keys), _compact(values))
         self._held.clear()
 
 
