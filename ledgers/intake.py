@@ -204,7 +204,8 @@ class Intake:
     def _cannot_wait(self, session: str) -> str:
         """Why a turn without a time does not get one from the turn before."""
         if not self._waits:
-            return "time is missing, which --sessions replay needs: without it, turns wait for the one before"
+            remedy = "give the turn one, or leave that out, and it waits for the answer before"
+            return f"time is missing, which --sessions replay needs: {remedy}"
         return f"time is missing, and no turn of session {shown(session)} is above: the first needs a time"
 
 
