@@ -36,7 +36,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_all_sessions_of_a_directory_are_one_trace(directory: Path) -> None:
-    """Two calls each. Blocks of a session are no other's: half of all tokens came before, in its first call."""
+    """Two calls each. Blocks of a session are no other's: half of all tokens are in those of first calls."""
     found, _ = describe_trace(str(directory))
     assert (found.format, found.requests, found.sessions) == ("weka", 6, 3)
     assert (found.prompt_tokens, found.prefix_reuse) == (2 * 64 * 7, 0.5)
