@@ -6,11 +6,15 @@ rounded up.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import msgspec
 
-from ledgers.description import Describer, spread, weighted
-from ledgers.queueing import littles_law, mg1_wait, service_demand, utilization
+from ledgers.description import Describer, weighted
+from ledgers.queueing import littles_law, mg1_wait
 from ledgers.settings import Hardware
+from ledgers.units import NS_PER_S
+from ledgers.work import Asked, loads, resources
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,46 +45,50 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 def demand(trace: Describer, hardware: Hardware) -> Demand | None:
     """Of a finished description; None if it has no request."""
-    n = trace.prompts.total()
-    if not n:
+    asked = _asked(trace, hardware)
+    prefill_s, decode_s = asked["prefill"].mean_s, asked["decode"].mean_s
+    if prefill_s is None or decode_s is None:
         return None
-    prefill_cost, decode_cost = _costs(hardware)
-    prompt, output = weighted(trace.prompts) / n, weighted(trace.outputs) / n
     found = Demand(
-        service_demand_s=service_demand(prompt, output, prefill_cost, decode_cost),
-        prefill_s=service_demand(prompt, 0, prefill_cost, decode_cost),
-        decode_s=service_demand(0, output, prefill_cost, decode_cost),
-        residence_s=prompt * prefill_cost + output * hardware.tick_s,
+        service_demand_s=prefill_s + decode_s,
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+        residence_s=prefill_s + decode_s * hardware.decode_slots,
         kv_budget_tokens=hardware.kv_budget_tokens,
         kv_mb_per_token=hardware.kv_mb_per_token,
         too_large=sum(n for tokens, n in trace.totals.items() if tokens > hardware.kv_budget_tokens),
     )
     rate = trace.arrivals.rate if trace.has_unit else None
-    return found if rate is None else _loaded(found, rate, trace, hardware)
+    return found if rate is None else _loaded(found, rate, trace, asked, hardware)
 
 
-def _costs(hardware: Hardware) -> tuple[float, float]:
-    """Seconds of the full machine per prompt token and per output token."""
-    return hardware.tick_s / hardware.prefill_tokens_per_tick, hardware.tick_s / hardware.decode_slots
+def _asked(trace: Describer, hardware: Hardware) -> dict[str, Asked]:
+    asked = resources(hardware)
+    for name, lengths in (("prefill", trace.prompts), ("decode", trace.outputs)):
+        for tokens, requests in lengths.items():
+            asked[name].add(tokens, requests)
+    return asked
 
 
-def _loaded(found: Demand, rate: float, trace: Describer, hardware: Hardware) -> Demand:
-    rho = utilization(rate, 1 / found.prefill_s)
-    slot_rate = 1 / (found.decode_s * hardware.decode_slots)
-    held = _reserve_seconds(trace, hardware)
+def _loaded(
+    found: Demand, rate: float, trace: Describer, asked: dict[str, Asked], hardware: Hardware
+) -> Demand:
+    rho = loads(rate, asked)
+    held = _reserve_seconds(trace, asked["prefill"].unit_s, hardware)
+    keeps_up = rho["prefill"] < 1
     return msgspec.structs.replace(
         found,
-        rho_prefill=rho,
-        rho_decode=utilization(rate, slot_rate, hardware.decode_slots),
+        rho_prefill=rho["prefill"],
+        rho_decode=rho["decode"],
         kv_mean_tokens=littles_law(rate, held),
         kv_peak_tokens=littles_law(trace.arrivals.busiest_rate(found.residence_s), held),
-        prefill_wait_s=mg1_wait(rate, 1 / found.prefill_s, spread(trace.prompts)) if rho < 1 else None,
+        prefill_wait_s=mg1_wait(rate, 1 / found.prefill_s, asked["prefill"].cv) if keeps_up else None,
     )
 
 
-def _reserve_seconds(trace: Describer, hardware: Hardware) -> float:
+def _reserve_seconds(trace: Describer, prefill_s: Fraction, hardware: Hardware) -> float:
     """The mean of (prompt + output) times the time that they are held: long requests are held longer."""
-    prefill_cost, _ = _costs(hardware)
     in_prefill = weighted(trace.prompts, 2) + trace.products
     in_decode = weighted(trace.outputs, 2) + trace.products
-    return (in_prefill * prefill_cost + in_decode * hardware.tick_s) / trace.prompts.total()
+    tick_s = Fraction(hardware.tick_ns, NS_PER_S)
+    return float((in_prefill * prefill_s + in_decode * tick_s) / trace.prompts.total())

@@ -1,33 +1,29 @@
 """What a trace is like: how many requests, of which lengths, when, and how much of their prompts they share.
 
-Pure. Rows are looked at once, as they stream by, and all figures are exact. What is held grows with what
-differs (lengths, sessions, blocks); of a row its time is held, in 8 bytes if that is whole nanoseconds, in
-some 100 if it has digits below them, or is unit-less.
+Rows are looked at once, as they stream by, and all figures are exact. Of lengths each that differs is held,
+with how often it comes; times, sessions and blocks go to disk where they are too many.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from fractions import Fraction
-from heapq import merge
 from itertools import accumulate, pairwise
 from math import ceil, sqrt
 from typing import Any
 
 import msgspec
 
-from ledgers.columns import Column
 from ledgers.distributions import PERCENTILES, rank
 from ledgers.formats.fields import TraceRow
 from ledgers.intake import EMPTY, Intake, Time
+from ledgers.spilling import Ascending, Firsts
 from ledgers.units import NS_PER_S
 
-TIMES_AT_ONCE = 4096
 PARTS = 60  # in which arrivals over time are shown
-SORTED_AT_ONCE = 1 << 20
 EPOCH = datetime(1970, 1, 1)
 MOST_PLACES = 60
 
@@ -76,11 +72,14 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 class Arrivals:
     """Ascending times: their number, what their gaps vary by, and how many came when."""
 
-    def __init__(self, times: Sequence[Time] = ()) -> None:
+    def __init__(self, times: Ascending | Sequence[Time] = ()) -> None:
         self.count = len(times)
-        self.first: Time = times[0] if times else 0
-        self.last: Time = times[-1] if times else 0
+        self.first: Time = next(iter(times), 0)
+        self.last = self.first
         self._times = times
+        self._squares: Time = 0  # of the gaps
+        for before, self.last in pairwise(times):
+            self._squares += (self.last - before) ** 2
 
     @property
     def span(self) -> Time:
@@ -96,8 +95,7 @@ class Arrivals:
         """Of the gaps; None with fewer than two, or if all are 0."""
         if self.count < 3 or not self.span:
             return None
-        squares = sum((after - before) ** 2 for before, after in pairwise(self._times))
-        return _cv(self.count - 1, self.span, squares)
+        return _cv(self.count - 1, self.span, self._squares)
 
     def over_time(self) -> list[int]:
         """How many arrive in each of PARTS equal parts of a span above 0, the very last in the last one."""
@@ -131,11 +129,10 @@ class Describer:
         self.products = 0  # of prompt and output
         self.has_unit = True
         self._dated = False
-        self._sessions: set[str] = set()
-        self._blocks: set[int] = set()
-        self._reused = 0
-        self._times = Column()
-        self._pending: list[Time] = []
+        self._sessions: Firsts[str] = Firsts()
+        self._blocks: Firsts[int] = Firsts()  # each with the tokens it had where it came first
+        self._in_blocks = 0  # tokens
+        self._times = Ascending()
 
     def add(self, row: TraceRow) -> None:
         prompt, output = row.prompt_tokens, row.output_tokens
@@ -144,38 +141,35 @@ class Describer:
         self.totals[prompt + output] += 1
         self.products += prompt * output
         if row.session is not None:
-            self._sessions.add(row.session)
+            self._sessions.setdefault(row.session, 0)
         if row.hash_ids:
             self._add_blocks(row.hash_ids, row.block_tokens or 0, prompt)
         if row.time_ns is not None:
             self._dated |= row.dated
-            self._add_time(row.time_ns)
+            self._times.add(row.time_ns)
         elif row.at is not None:
             self.has_unit = False
-            self._add_time(row.at * NS_PER_S)
-
-    def _add_time(self, time: Time) -> None:
-        self._pending.append(time)
-        if len(self._pending) == TIMES_AT_ONCE:
-            self._settle()
-
-    def _settle(self) -> None:
-        self._times.extend(self._pending)
-        self._pending.clear()
+            self._times.add(row.at * NS_PER_S)
 
     def _add_blocks(self, hash_ids: list[int], block_tokens: int, prompt_tokens: int) -> None:
         """The last block has what is left of the prompt."""
-        for place, id in enumerate(hash_ids):
-            if id in self._blocks:
-                self._reused += min(block_tokens, prompt_tokens - place * block_tokens)
-            else:
-                self._blocks.add(id)
+        before = block_tokens * (len(hash_ids) - 1)
+        last = min(block_tokens, prompt_tokens - before)
+        self._in_blocks += before + last
+        self._blocks.setdefaults(hash_ids[:-1], block_tokens)
+        self._blocks.setdefault(hash_ids[-1], last)
+
+    def _reuse(self, prompt_tokens: int) -> float | None:
+        """The share of tokens in blocks, but for those of each block's first time; None without blocks."""
+        blocks = first = 0
+        for part in self._blocks.parts():
+            blocks, first = blocks + len(part), first + sum(part.values())
+        return (self._in_blocks - first) / prompt_tokens if blocks else None
 
     def finish(self) -> None:
         """Have the times in order, once all rows are in."""
-        self._settle()
-        in_order = all(before <= after for before, after in pairwise(self._times))
-        self.arrivals = Arrivals(self._times if in_order else Column(_ascending(self._times)))
+        self._times.finish()
+        self.arrivals = Arrivals(self._times)
 
     def description(self, format_name: str, intake: Intake) -> Description:
         """The figures, once all rows are in, and what the intake has to say."""
@@ -193,8 +187,8 @@ class Describer:
             cv=arrivals.cv,
             prompt_percentiles=lengths(self.prompts),
             output_percentiles=lengths(self.outputs),
-            sessions=len(self._sessions) or None,
-            prefix_reuse=self._reused / prompt_tokens if self._blocks else None,
+            sessions=sum(map(len, self._sessions.parts())) or None,
+            prefix_reuse=self._reuse(prompt_tokens),
             first_time=_moment(arrivals.first, dated=self._dated) if timed else None,
             last_time=_moment(arrivals.last, dated=self._dated) if timed else None,
             out_of_order=intake.clock.out_of_order,
@@ -221,23 +215,9 @@ def weighted(counts: Counter[int], power: int = 1) -> int:
     return sum(count * value**power for value, count in counts.items())
 
 
-def spread(counts: Counter[int]) -> float:
-    """The coefficient of variation of values of which one is above 0."""
-    return _cv(counts.total(), weighted(counts), weighted(counts, 2))
-
-
 def _cv(n: int, total: Time, squares: Time) -> float:
     # The mean of squares less the square of the mean, in integers: floats would lose all of a small spread.
     return sqrt(n * Fraction(squares) / Fraction(total) ** 2 - 1)
-
-
-def _ascending(times: Column) -> Iterable[Time]:
-    """A list of all would take forty bytes a time, so that no more than a part is one at any time."""
-    if len(times) <= SORTED_AT_ONCE:
-        return sorted(times)
-    parts = (times[i : i + SORTED_AT_ONCE] for i in range(0, len(times), SORTED_AT_ONCE))
-    ordered = [Column(sorted(part)) for part in parts]
-    return merge(*ordered)
 
 
 def _moment(ns: Time, *, dated: bool) -> Any:

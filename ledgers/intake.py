@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from itertools import chain
 
 import msgspec
 
 from ledgers.errors import InputError
 from ledgers.formats.fields import Skipped, TraceRow, located, shown
+from ledgers.kept import Kept
+from ledgers.spilling import Firsts
 from ledgers.taken import time_of
 from ledgers.units import ceil_div
 
@@ -90,7 +93,7 @@ class Intake:
     def __init__(
         self, source: str, rows: Iterable[TraceRow | Skipped], strict: bool, *, waits: bool = True
     ) -> None:
-        """`waits`: a turn with a think time needs no time of its own. Each id and each session is held."""
+        """`waits`: a turn with a think time needs no time of its own."""
         self.count = 0
         self.skipped: Counter[str] = Counter()
         self.clock = Clock()
@@ -98,9 +101,9 @@ class Intake:
         self._rows = rows
         self._strict = strict
         self._waits = waits
-        self._times_of_session: dict[str, tuple[Time | None, Fraction | None]] = {}
+        self._times_of_session: Kept[tuple[Time | None, Fraction | None]] = Kept()
         self._beyond = 0
-        self._line_of_id: dict[str, int] = {}
+        self._line_of_id: Firsts[str] = Firsts()
 
     def __iter__(self) -> Iterator[Numbered]:
         before, alike = None, (False, False, False)
@@ -119,15 +122,16 @@ class Intake:
                 before, alike = row, gaps
             self.count += 1
             yield self.count, self._within_prompt(row)
+        if again := min(self._again(), default=None):
+            raise self._id_again(*again)
 
     def _timed(self, row: TraceRow) -> TraceRow:
         """A turn without a time gets the earliest possible, which is what orders it among the others."""
         session = row.session
         if not self._waits or session is None:
             return row
-        earlier = self._times_of_session.get(session)
-        if earlier is not None and row.think_ns is not None and row.time_ns is row.at is None:
-            time_ns, at = earlier
+        if row.think_ns is not None and row.time_ns is row.at is None:
+            time_ns, at = self._times_of_session.get(session) or (None, None)
             if time_ns is not None:
                 row = msgspec.structs.replace(row, time_ns=time_ns + row.think_ns)
             elif at is not None:
@@ -173,7 +177,14 @@ class Intake:
     def _check_id(self, id: str, line: int) -> None:
         first = self._line_of_id.setdefault(id, line)
         if first != line:
-            raise located(self._source, line, f"id {shown(id)} is on line {first} already")
+            raise self._id_again(*min(chain([(line, first, id)], self._again())))
+
+    def _again(self) -> Iterator[tuple[int, int, str]]:
+        """(line, first line, id) of ids that come again so far from the first time that this was on disk."""
+        return ((again, first, id) for id, first, again in self._line_of_id.again())
+
+    def _id_again(self, line: int, first: int, id: str) -> InputError:
+        return located(self._source, line, f"id {shown(id)} is on line {first} already")
 
     def _unlike(self, before: TraceRow, row: TraceRow) -> InputError:
         """Of two rows, one of which gives what the other does not."""
@@ -193,7 +204,8 @@ class Intake:
     def _cannot_wait(self, session: str) -> str:
         """Why a turn without a time does not get one from the turn before."""
         if not self._waits:
-            return "time is missing, which --sessions replay needs"
+            remedy = "give the turn one, or leave that out, and it waits for the answer before"
+            return f"time is missing, which --sessions replay needs: {remedy}"
         return f"time is missing, and no turn of session {shown(session)} is above: the first needs a time"
 
 

@@ -21,9 +21,10 @@ from ledgers.arrivals import PROCESSES, Pacing, Rate, replay, stretch, usual_pro
 from ledgers.columns import Column, Table
 from ledgers.errors import InputError
 from ledgers.formats import HEAD_BYTES, choose_format, rundir
-from ledgers.formats.fields import MOST_TOKENS, Skipped, TraceRow
+from ledgers.formats.fields import MOST_TOKENS, Files, Skipped, TraceRow
 from ledgers.formats.mapped import Columns
 from ledgers.intake import Intake, no_request
+from ledgers.joined import Joined, trace_files
 from ledgers.ledger import Ledger, PlannedRows
 from ledgers.profile import Profile
 from ledgers.sessions import Turns, linked
@@ -34,6 +35,7 @@ from ledgers.units import NS_PER_S, to_ns
 
 TOY = "toy"
 STDIN = "-"
+RUN = "run.json"
 MOST_SPAN_NS = 10**18  # 31 years; 64 bits hold nine times as much
 LENGTHS = ("prompt_tokens", "output_tokens")
 Sessions = Literal["wait", "replay"]
@@ -67,6 +69,7 @@ def load_ledger(
     """
     pacing = Pacing(request_rate, speed, arrival, burstiness, seed, stages)
     shaping = shaping or Shaping(num_prompts=num_prompts)
+    source = trace_source(source)
     with read_trace(source, trace_format, columns) as (form, rows):
         if sessions == "replay" and form == rundir.name:
             rows = rundir.that_came(rows)
@@ -149,6 +152,13 @@ def _length_range(length: int, ratio: Fraction) -> tuple[int, int]:
     return max(1, math.floor(length * (1 - ratio))), math.ceil(length * (1 + ratio))
 
 
+def trace_source(source: str) -> str:
+    """What is named, or where that is a directory of traces and of no run, the files in it."""
+    if not Path(source).is_dir() or any((Path(source) / name).exists() for name in (rundir.ROWS, RUN)):
+        return source
+    return trace_files(source) or source
+
+
 @contextmanager
 def read_trace(
     source: str, trace_format: str | None = None, columns: Columns | None = None
@@ -175,6 +185,8 @@ def _open(source: str) -> BufferedReader:
     if source == STDIN:
         source = "/dev/stdin"
     if Path(source).is_dir():
+        if isinstance(source, Files):
+            return BufferedReader(Joined(source), HEAD_BYTES)
         source = _rows_of_run(source)
     return BufferedReader(_WholeReads(source), HEAD_BYTES)
 
@@ -182,7 +194,8 @@ def _open(source: str) -> BufferedReader:
 def _rows_of_run(directory: str) -> str:
     rows = Path(directory) / rundir.ROWS
     if not rows.exists():
-        raise InputError(f"{directory}: a directory, but no run directory (it has no {rundir.ROWS})")
+        seen = f"it has no {rundir.ROWS}, and no .json or .jsonl of a trace"
+        raise InputError(f"{directory}: a directory, but no run directory ({seen})")
     return str(rows)
 
 

@@ -16,7 +16,7 @@ from ledgers.errors import InputError
 from ledgers.formats import FORMATS
 from ledgers.formats.mapped import Columns
 from ledgers.intake import Intake
-from ledgers.load import TOY, read_trace
+from ledgers.load import TOY, read_trace, trace_source
 from ledgers.options import columns_option, number
 from ledgers.printable import printable
 from ledgers.rows import encode
@@ -84,6 +84,7 @@ def describe_trace(
 
     InputError if it cannot be read as a ledger or, if `strict`, has a record that is no request.
     """
+    source = trace_source(source)
     with read_trace(source, trace_format, columns) as (name, records):
         intake = Intake(source, records, strict)
         trace = Describer()

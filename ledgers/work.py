@@ -16,17 +16,21 @@ from ledgers.units import NS_PER_S, ceil_div
 
 
 class Asked:
-    """Mean and spread of what requests ask of one resource, in s of all of it."""
+    """Mean and spread of what requests ask of one resource, in units that take `unit_s` of all of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit_s: Fraction) -> None:
+        self.unit_s = unit_s
         self.n = self._sum = self._squares = 0
 
-    def add(self, ns: int) -> None:
-        self.n, self._sum, self._squares = self.n + 1, self._sum + ns, self._squares + ns * ns
+    def add(self, units: int, requests: int = 1) -> None:
+        """What each of so many requests asks."""
+        self.n += requests
+        self._sum += units * requests
+        self._squares += units * units * requests
 
     @property
     def mean_s(self) -> float | None:
-        return self._sum / self.n / NS_PER_S if self.n else None
+        return float(self._sum * self.unit_s / self.n) if self.n else None
 
     @property
     def cv(self) -> float:
@@ -35,17 +39,23 @@ class Asked:
         return sqrt(Fraction(spread, self._sum * self._sum)) if self._sum else 0.0
 
 
-def asked_ns(hardware: Hardware, policy: str | None, prompt: int, output: int) -> dict[str, int]:
-    """How many ns of a whole resource a request takes: of prefill, and of all decode slots together.
+def resources(hardware: Hardware, policy: str | None = None) -> dict[str, Asked]:
+    """What can be asked for: prompt tokens of prefill, and output tokens of all decode slots together.
 
-    Under `immediate` the server is one, from prefill to the last token.
+    Under `immediate` the server is one, from prefill to the last token: ticks are asked of it.
     """
+    tick_s = Fraction(hardware.tick_ns, NS_PER_S)
     if policy == "immediate":
-        prefill = ceil_div(prompt, hardware.prefill_tokens_per_tick)
-        return {"the server": (prefill + output - 1) * hardware.tick_ns}
-    decode = round(Fraction(output * hardware.tick_ns, hardware.decode_slots))
-    tokens = Fraction(prompt * hardware.tick_ns, hardware.prefill_tokens_per_tick)
-    return {"prefill": round(tokens), "decode": decode}
+        return {"the server": Asked(tick_s)}
+    decode = Asked(tick_s / hardware.decode_slots)
+    return {"prefill": Asked(tick_s / hardware.prefill_tokens_per_tick), "decode": decode}
+
+
+def _units(hardware: Hardware, policy: str | None, prompt: int, output: int) -> tuple[int, ...]:
+    """What a request asks of each resource."""
+    if policy == "immediate":
+        return (ceil_div(prompt, hardware.prefill_tokens_per_tick) + output - 1,)
+    return prompt, output
 
 
 def loads(rate: float | None, asked: Mapping[str, Asked]) -> dict[str, float]:
@@ -60,14 +70,14 @@ class Work:
 
     def __init__(self, hardware: Hardware | None, policy: str | None) -> None:
         self._hardware, self._policy = hardware, policy
-        self.asked = {name: Asked() for name in asked_ns(hardware, policy, 1, 1)} if hardware else {}
+        self.asked = resources(hardware, policy) if hardware else {}
 
     def add(self, row: RequestRow) -> None:
         if self._hardware is None or row.outcome in NEVER_IN_FLIGHT:
             return
-        each = asked_ns(self._hardware, self._policy, row.prompt_tokens, row.output_tokens)
-        for name, ns in each.items():
-            self.asked[name].add(ns)
+        each = _units(self._hardware, self._policy, row.prompt_tokens, row.output_tokens)
+        for asked, units in zip(self.asked.values(), each, strict=True):
+            asked.add(units)
 
     def rho(self, span_ns: int) -> float | None:
         """ρ of what is asked for most, at the rate of n − 1 requests in the arrivals' span."""

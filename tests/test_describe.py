@@ -10,7 +10,6 @@ import random
 import statistics
 import subprocess
 import threading
-import tracemalloc
 from collections.abc import Callable
 from datetime import datetime
 from fractions import Fraction
@@ -386,31 +385,6 @@ def test_a_format_can_be_named(write: Callable[[str], str]) -> None:
     assert described(write(NATIVE + "3,5,1\n"), trace_format="native")["requests"] == 1
     done = tokentick("trace", "describe", str(AZURE_300), "--trace-format", "mooncake", cwd=Path.cwd())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-
-
-def test_a_long_trace_takes_no_more_memory_than_a_short_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a row its time is held, in 8 bytes; while times are sorted, as a list."""
-    monkeypatch.setattr("ledgers.load.HEAD_BYTES", 4096)  # what is read ahead would hide the rest
-
-    def peak(count: int, *, swapped: bool) -> int:
-        source = tmp_path / "long.csv"
-        times = list(range(count))
-        if swapped:
-            times[-2:] = times[:-3:-1]
-        with source.open("w") as file:
-            file.write(NATIVE)
-            file.writelines(f"{time}.5,{time % 50 + 1},7\n" for time in times)
-        tracemalloc.start()
-        try:
-            describe_trace(str(source))
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    assert peak(24_000, swapped=False) - peak(8_000, swapped=False) < 16_000 * 20
-    assert peak(24_000, swapped=True) - peak(8_000, swapped=True) < 16_000 * 60  # sorted as a list
 
 
 # --- rate over time

@@ -16,6 +16,7 @@ import msgspec
 from ledgers.formats import fields
 from ledgers.formats.fields import Skipped, TraceRow
 from ledgers.formats.head import Head
+from ledgers.kept import Kept
 
 name = "bailian"
 BLOCK_TOKENS = 16
@@ -40,12 +41,12 @@ def detects(head: Head) -> bool:
 
 
 def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
-    first_turns: dict[str, str] = {}  # of turns that have one before them
+    first_turns: Kept[str] = Kept()  # of turns that have one before them
     records = fields.json_records(file, source, Record)
     return fields.parsed(records, partial(_row, first_turns), source)
 
 
-def _row(first_turns: dict[str, str], line: int, record: Record) -> TraceRow | Skipped:
+def _row(first_turns: Kept[str], line: int, record: Record) -> TraceRow | Skipped:
     session = _session(record, first_turns)  # also of a turn that is left out: others follow it
     if fields.missing(record.timestamp):
         return Skipped(line, fields.NO_TIME)
@@ -63,13 +64,13 @@ def _row(first_turns: dict[str, str], line: int, record: Record) -> TraceRow | S
     )
 
 
-def _session(record: Record, first_turns: dict[str, str]) -> str | None:
+def _session(record: Record, first_turns: Kept[str]) -> str | None:
     """The first turn of the conversation, if the turns between are on the lines above."""
     chat = fields.optional_label(record.chat_id, "chat_id")
     parent = fields.optional_label(record.parent_chat_id, "parent_chat_id") or NO_PARENT
     if parent == NO_PARENT:
         return chat
-    first = first_turns.get(parent, parent)
+    first = first_turns.get(parent) or parent
     if chat is not None:
         first_turns[chat] = first
     return first

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from fractions import Fraction
@@ -78,8 +79,27 @@ class Skipped(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Files(str):
+    """A directory as a source: knows in which file, and on which line of it, a line of all files is."""
+
+    def __new__(cls, directory: str, paths: list[str]) -> Files:
+        files = super().__new__(cls, directory)
+        files.paths = paths
+        files.begins = []
+        return files
+
+    paths: list[str]
+    begins: list[int]  # of each file that was opened the line before its first
+
+    def place(self, line: int) -> tuple[str, int]:
+        which = max(0, bisect_left(self.begins, line) - 1)
+        return self.paths[which], line - self.begins[which]
+
+
 def located(source: str, line: int, problem: object) -> InputError:
     """The one line a user is told about a line of a file."""
+    if isinstance(source, Files):
+        source, line = source.place(line)
     return InputError(f"{source}: line {line}: {problem}")
 
 

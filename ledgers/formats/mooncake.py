@@ -21,6 +21,7 @@ from ledgers.formats.fields import Skipped, TraceRow
 from ledgers.formats.head import Head
 from ledgers.formats.texts import dialogue, message_texts
 from ledgers.formats.times import scaled_ns
+from ledgers.kept import Kept
 from ledgers.vocabulary import count_tokens
 
 name = "mooncake"
@@ -85,7 +86,7 @@ class _Reader:
 
     def __init__(self, timed: bool) -> None:
         self._timed = timed
-        self._last: dict[str, _Turn] = {}
+        self._last: Kept[_Turn] = Kept()
 
     def row(self, line: int, record: Record) -> TraceRow | Skipped:
         if _is_partial(record):

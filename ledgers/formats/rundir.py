@@ -16,6 +16,7 @@ import msgspec
 from ledgers.formats import fields
 from ledgers.formats.fields import Skipped, TraceRow, located
 from ledgers.formats.head import Head
+from ledgers.kept import Kept
 
 name = "rundir"
 ROWS = "requests.jsonl"
@@ -45,16 +46,16 @@ def detects(head: Head) -> bool:
 def read(file: BufferedReader, source: str) -> Iterator[TraceRow | Skipped]:
     """Rows as they ended, and then the turns that never came: a row may tell of one before its first turn."""
     never_came: list[TraceRow] = []
-    begun: set[str | None] = set()
+    begun: Kept[bool] = Kept()
     for row in _rows(file, source):
         if isinstance(row, TraceRow) and row.time_ns is None:
             never_came.append(row)
             continue
-        if isinstance(row, TraceRow):
-            begun.add(row.session)
+        if isinstance(row, TraceRow) and row.session is not None:
+            begun[row.session] = True
         yield row
     for row in sorted(never_came, key=lambda row: row.turn or 0):
-        yield row if row.session in begun else Skipped(row.line, fields.NO_TIME)
+        yield row if row.session and begun.get(row.session) else Skipped(row.line, fields.NO_TIME)
 
 
 def that_came(rows: Iterable[TraceRow | Skipped]) -> Iterator[TraceRow | Skipped]:
