@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
-plain_option = click.option(
+plain_option = partial(
+    click.option,
     "--plain",
     is_flag=True,
-    help="For screen readers: lines of names and values, no tables, pictures, or live view.",
+    help="For screen readers: names and values, no tables, no pictures, nothing that is drawn anew.",
 )

@@ -83,7 +83,7 @@ Example:
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory to make.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, nothing else.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@plain_option
+@plain_option()
 def run(**options: Any) -> Finished:
     """Replay LEDGER against a server, each request at its own time, and measure.
 

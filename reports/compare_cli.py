@@ -20,6 +20,7 @@ from reports.compare_samples import Sample, read_sample
 from reports.compare_settings import SETTINGS, Difference, parse_allowed, refuse_others
 from reports.compare_text import FORMS
 from reports.show import form_options, refreshed_summary
+from reports.tables import plain_text
 
 _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?")
 
@@ -57,6 +58,7 @@ _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?
     help=f"Compare although these differ: {', '.join(SETTINGS)}; or all.",
 )
 @form_options("json: one object with all comparisons.")
+@plain_text
 @click.option("--diagnose", is_flag=True, help="Say as well what stands out in each run beside the first.")
 def compare_command(**options: Any) -> int:
     """Compare RUNS with the first of them, or with the repeats that --baseline names.

@@ -12,6 +12,7 @@ from rich.text import Text
 from ledgers.health import HealthSample
 from ledgers.histograms import Histogram
 from ledgers.printable import one_line
+from ledgers.telling import span
 from ledgers.units import NS_PER_MS
 from loadgen.live.watched import Progress
 
@@ -39,7 +40,7 @@ def view(progress: Progress, width: int, silent_s: float = 0.0, *, ascii_only: b
 
 def _bar_line(progress: Progress, width: int, ascii_only: bool) -> Text:
     """`   12 s  ━━━━━────  312 of 1000 ended, about 25 s left`, as much of it as there is room for."""
-    begin = f"{_time(progress.t_s):>{LABEL_WIDTH - 2}}  "
+    begin = f"{span(progress.t_s):>{LABEL_WIDTH - 2}}  "
     ended = f"{progress.ended:,} of {progress.watched.requests:,} ended"
     for end in (f"{ended}, {_left(progress)}", _left(progress), f"{progress.share():.0%}"):
         room = width - len(begin) - len(end) - 2
@@ -61,14 +62,7 @@ def _left(progress: Progress) -> str:
         return "time left not known yet"
     if left_s < 0.5:
         return "the last are on their way"
-    return f"about {_time(left_s)} left"
-
-
-def _time(s: float) -> str:
-    if s < 99.5:
-        return f"{s:.0f} s"
-    minutes, seconds = divmod(round(s), 60)
-    return f"{minutes} min {seconds:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    return f"about {span(left_s)} left"
 
 
 def _parts(progress: Progress, last: HealthSample, silent_s: float) -> Iterator[tuple[str, list[str]]]:

@@ -5,27 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ledgers.rows import encode
+from ledgers.telling import is_screen
 from ledgers.units import NS_PER_S
 from loadgen.live.watched import Watched
 from loadgen.plan import Plan
 from loadgen.replay import to_stderr
 
-_STDERR = 2
-_NO_SCREEN = ("", "dumb", "unknown")
 _END_S = 2.0
 _MOST_CHARS = 1_000  # of a line: a pipe takes it as a whole or not at all
 _LOADGEN = Path(__file__).parents[2]
 _CLEAN = "\r\x1b[J"
-
-
-def is_screen(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether stderr is a terminal on which lines can be drawn anew."""
-    return os.isatty(_STDERR) and environment.get("TERM", "") not in _NO_SCREEN
 
 
 def watched_of(plan: Plan) -> Watched:
