@@ -59,7 +59,7 @@ class Teller:
         """The `number`-th piece of work begins."""
         if self._screen and not self._silent:
             left_s = left(number - 1, total, time.monotonic() - self._begun_s)
-            self._draw(f"{text} [{number} of {total}{left_s}]" if total > 1 else text)
+            self._draw(f"{number} of {total}{left_s}: {text}" if total > 1 else text)
         else:
             self(text)
 

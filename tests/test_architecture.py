@@ -51,6 +51,7 @@ PURE = [
     ),
     *(ROOT / "loadgen" / name for name in CLIENT_CORES),
     *(ROOT / "loadgen" / "dialects").glob("*.py"),
+    ROOT / "loadgen" / "live" / "view.py",
     *(
         ROOT / "ledgers" / name
         for name in (
@@ -103,8 +104,11 @@ PURE = [
             "required_text.py",
             "schedule.py",
             "server_text.py",
+            "requests_text.py",
             "stamp_errors.py",
+            "tables.py",
             "text.py",
+            "ticks_text.py",
             "timing.py",
         )
     ),
