@@ -258,14 +258,25 @@ def read_log(path: Path) -> dict[str, Histogram]:
 
     Raises InputError if it cannot be read, or a line is damaged.
     """
-    merged: dict[str, Histogram] = {}
-    figures: dict[str, tuple[int, int, int, int, int]] = {}
+    reader = LogReader()
     for number, line in _whole_lines(path):
         try:
-            _read_line(line, figures, merged)
+            reader.add(line)
         except (ValueError, KeyError) as error:
             raise InputError(f"{path}: line {number}: {error}") from None
-    return merged
+    return reader.merged
+
+
+class LogReader:
+    """Merges the intervals of a log per tag, line by line, as far as they have come."""
+
+    def __init__(self) -> None:
+        self.merged: dict[str, Histogram] = {}
+        self._figures: dict[str, tuple[int, int, int, int, int]] = {}
+
+    def add(self, line: str) -> None:
+        """A line without its newline. ValueError if it is damaged."""
+        _read_line(line, self._figures, self.merged)
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -154,6 +154,7 @@ class Finished(NamedTuple):
     """What a command that made a run directory hands to the front door, which shows it.
 
     `said`: notes of the run that stand on stderr already. `required`: what it is to be judged by.
+    `plain`: text for a screen reader.
     """
 
     path: Path
@@ -162,6 +163,7 @@ class Finished(NamedTuple):
     quiet: bool = False
     said: Sequence[str] = ()
     required: Sequence[Requirement] = ()
+    plain: bool = False
 
 
 def utc_now() -> str:

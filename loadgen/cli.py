@@ -29,6 +29,7 @@ from ledgers.options import (
     window_from,
     window_options,
 )
+from ledgers.plain import plain_option
 from ledgers.required import require_option, requirements_from
 from ledgers.rows import CLIENT_LIMIT
 from ledgers.rundir import Finished, RunConfig, default_path, settings_config, tool_version
@@ -39,6 +40,7 @@ from ledgers.summary import write_summary
 from ledgers.units import to_ns
 from loadgen.dialects import DIALECTS
 from loadgen.dialects.dialect import Dialect
+from loadgen.live.viewer import live_view
 from loadgen.measure import Result, measure
 from loadgen.options import asking_options, pacing_options, scraping_options
 from loadgen.patience import Patience, Retries
@@ -88,6 +90,7 @@ Example:
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory to make.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, nothing else.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@plain_option()
 def run(**options: Any) -> Finished:
     """Replay LEDGER against a server, each request at its own time, and measure.
 
@@ -101,13 +104,14 @@ def run(**options: Any) -> Finished:
     result = _run_loop(plan)
     summary = write_summary(plan.out)
     code = _exit_code(result, summary)
-    return Finished(plan.out, code, options["as_json"], options["quiet"], result.notes, required)
+    shown = (options["as_json"], options["quiet"], result.notes, required, options["plain"])
+    return Finished(plan.out, code, *shown)
 
 
 def _run_loop(plan: Plan) -> Result:
     crew = Crew(plan.workers, partial(work, plan)) if plan.workers > 1 else None
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with live_view(plan), asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(measure(plan, crew))
     except KeyboardInterrupt:  # from t0 on the run takes care of it
         to_stderr("interrupted before the first request: nothing was measured")
@@ -179,6 +183,7 @@ def _plan(options: dict[str, Any]) -> Plan:
         record_tokens=options["record_tokens"],
         record_text=options["record_text"],
         show=(lambda line: None) if options["quiet"] else to_stderr,
+        live=not options["quiet"] and not options["plain"],
     )
 
 

@@ -172,7 +172,7 @@ async def _replay(
         record_tokens=plan.record_tokens,
         count_text=None if plan.tokenizer is None else plan.tokenizer.count,
         scheduled=len(rows),
-        show=plan.show,
+        show=plan.show if plan.show_progress else None,
     )
     start = _Start(info, writer, log, scraper)
     complete, done = False, Done()

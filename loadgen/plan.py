@@ -23,7 +23,8 @@ from loadgen.wording import Wording
 class Plan(msgspec.Struct, kw_only=True):
     """What the user asked for, made out. `headers` carry the secrets; `config` must not.
 
-    `before` is `turns_before` of the ledger's rows.
+    `before` is `turns_before` of the ledger's rows. `show` prints a line, and with `show_progress` how far
+    the run is; `live`: a view of that is wanted where there is a terminal.
     """
 
     ledger: Ledger
@@ -56,6 +57,8 @@ class Plan(msgspec.Struct, kw_only=True):
     record_tokens: bool = False
     record_text: bool = False
     show: Callable[[str], None] = lambda line: None
+    show_progress: bool = True
+    live: bool = False
 
     def transport(self, address: Address) -> Transport:
         return Transport(

@@ -39,12 +39,12 @@ class RunLog:
         record_tokens: bool = False,
         count_text: Callable[[str], int] | None = None,
         scheduled: int = 0,
-        show: Callable[[str], None] = lambda line: None,
+        show: Callable[[str], None] | None = None,
     ) -> None:
         """Histograms hold what completed in the `window`; None has no end.
 
-        `count_text` counts tokens where the server does not; it works in a thread of its own. `show` gets a
-        line every ten seconds.
+        `count_text` counts tokens where the server does not; it works in a thread of its own. `show`, if
+        any, gets a line every ten seconds.
         """
         self.outcomes: Counter[str] = Counter()
         self.unanswered = 0  # no connection, or one that closed without a byte
@@ -88,7 +88,7 @@ class RunLog:
         self._write_counted()
         if sample.t_ns - self._interval_start_ns >= _INTERVAL_NS:
             self._close_interval()
-        if sample.t_ns - self._shown_ns >= _PROGRESS_NS:
+        if self._show is not None and sample.t_ns - self._shown_ns >= _PROGRESS_NS:
             self._shown_ns = sample.t_ns
             self._show(self._progress(sample))
 

@@ -22,6 +22,7 @@ from ledgers.options import (
     window_from,
     window_options,
 )
+from ledgers.plain import plain_option
 from ledgers.required import require_option, requirements_from
 from ledgers.rows import encode
 from ledgers.rundir import (
@@ -36,6 +37,7 @@ from ledgers.rundir import (
 )
 from ledgers.settings import SchedulerSettings
 from ledgers.shaping_options import shaping_options
+from ledgers.telling import teller
 from ledgers.units import NS_PER_MS
 from mock_server.options import fault_options, recording_options, serving_options
 from mock_server.policies import POLICIES
@@ -145,6 +147,7 @@ def _describe(settings: SchedulerSettings) -> str:
 @require_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@plain_option()
 def simulate(**options: Any) -> Finished:
     """Run LEDGER (toy, or a trace file) through the scheduler on a virtual clock."""
     ledger = ledger_from(options)
@@ -175,5 +178,12 @@ def simulate(**options: Any) -> Finished:
         ticks=options["ticks"] == "all",
         record_tokens=options["record_tokens"],
         record_events=options["record_events"],
+        tell=teller(silent=options["quiet"] or options["as_json"], plain=options["plain"]),
     )
-    return Finished(writer.path, as_json=options["as_json"], quiet=options["quiet"], required=required)
+    return Finished(
+        writer.path,
+        as_json=options["as_json"],
+        quiet=options["quiet"],
+        required=required,
+        plain=options["plain"],
+    )

@@ -16,6 +16,7 @@ from ledgers.rundir import RunWriter
 from ledgers.sessions import turns_before
 from ledgers.settings import SchedulerSettings
 from ledgers.summary import write_summary
+from ledgers.telling import Teller
 from ledgers.tick_runs import TickLines
 from ledgers.window import Window
 from mock_server.leaps import LEAPERS
@@ -23,6 +24,8 @@ from mock_server.leaps.driver import Ended, leap
 from mock_server.leaps.flight import Flight
 from mock_server.policies import make_scheduler
 from mock_server.simulate import Cancels, simulate
+
+_TOLD_EVERY = 20_000  # requests, which take a good part of a second
 
 
 def write_simulation(
@@ -34,8 +37,12 @@ def write_simulation(
     ticks: bool = True,
     record_tokens: bool = False,
     record_events: bool = False,
+    tell: Teller | None = None,
 ) -> None:
-    """Simulate a ledger into a run directory, and complete it; if interrupted, as far as it came."""
+    """Simulate a ledger into a run directory, and complete it; if interrupted, as far as it came.
+
+    `tell` hears how far it is, if that takes a while.
+    """
     results = _Results(writer, ledger, settings.hardware.tick_ns, record_tokens)
     if ticks:
         writer.open_files("ticks.jsonl")
@@ -47,13 +54,17 @@ def write_simulation(
         on_ticks = tick_lines.add if ticks else None
         ended = leap(settings, leaper, ledger.rows, cancels=cancels, on_ticks=on_ticks)
     with noted_interrupts() as interrupted:
-        for row, flight in ended:
+        for number, (row, flight) in enumerate(ended, 1):
             results.add(row, flight)
             if interrupted:
                 break
+            if tell and number % _TOLD_EVERY == 0:
+                tell.counted(number, len(ledger.rows), "requests simulated")
         tick_lines.flush()
     writer.add_lines("histograms.hlog", results.histograms())
     writer.close(complete=not interrupted, interrupted=bool(interrupted))
+    if tell and len(ledger.rows) >= _TOLD_EVERY:
+        tell.begun("writing the summary ...", 1, 1)
     write_summary(writer.path)
     if interrupted:
         raise KeyboardInterrupt

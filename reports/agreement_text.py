@@ -9,6 +9,7 @@ from ledgers.distributions import Distribution
 from reports.agreement import Agreement, Verdict
 from reports.plan import Plan
 from reports.schedule import Schedule
+from reports.tables import is_plain
 from reports.text import CENSORED, DASH, RESTS, marked, ms, number, table, wrapped
 from reports.timing import Timing
 
@@ -84,7 +85,7 @@ def _figure_cell(result: PolicyResult, key: str) -> str:
 
 
 def _pair(real: str, simulated: str) -> str:
-    return f"{real}|{simulated}"
+    return f"{real} and {simulated}" if is_plain() else f"{real}|{simulated}"
 
 
 def agreement_text(policy: str, agreement: Agreement) -> str:

@@ -5,7 +5,7 @@ Both are processes of their own on this machine, so all their stamps are of one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,22 +17,24 @@ from ledgers.formats.native import write
 from ledgers.rows import RequestRow
 from ledgers.rundir import Run, make_empty, tool_version, utc_now
 from ledgers.settings import Hardware, SchedulerSettings
+from ledgers.telling import Teller
 from ledgers.units import seconds as exact_seconds
 from reports.calibration import Driven, judged, planned, settings, truths
 from reports.processes import load_generator, mock_server
 from reports.show import read_summary
 
 
-def calibrate(ladder: Sequence[int], seconds: float, out: Path, tell: Callable[[str], None]) -> Calibration:
+def calibrate(ladder: Sequence[int], seconds: float, out: Path, tell: Teller) -> Calibration:
     """Climb the ladder in each pattern, as far as the mock carries it; the run directories go to `out`.
 
     InputError if `out` cannot be used, TargetError if a process does not do its part.
     """
     rungs: list[Rung] = []
     event_loop = ""
-    for pattern in PATTERNS:
-        for streams in ladder:
-            tell(f"{pattern}: {streams:,} {'stream' if streams == 1 else 'streams'} ...")
+    for place, pattern in enumerate(PATTERNS):
+        for number, streams in enumerate(ladder, 1 + place * len(ladder)):
+            text = f"{pattern}: {streams:,} {'stream' if streams == 1 else 'streams'} ..."
+            tell.begun(text, number, len(PATTERNS) * len(ladder))
             work = make_empty(out / f"{pattern.replace(' ', '-')}-{streams}")
             rung, event_loop = _drive(pattern, streams, seconds, work)
             rungs.append(rung)

@@ -25,7 +25,6 @@ from ledgers.options import (
     window_from,
     window_options,
 )
-from ledgers.printable import printable
 from ledgers.required import require_option, requirements_from, verdicts
 from ledgers.requirements import Judged, Requirement
 from ledgers.rows import encode
@@ -33,6 +32,7 @@ from ledgers.rundir import Run, default_path, make_empty, write_json
 from ledgers.settings import SchedulerSettings
 from ledgers.shaping_options import shaping_options
 from ledgers.summary import kept_ns
+from ledgers.telling import teller
 from ledgers.units import NS_PER_S, to_ns
 from mock_server.policies import POLICIES
 from reports.agree import Replay, overall
@@ -49,6 +49,7 @@ from reports.html_file import PAGE_FILE, check_html, html_option, is_stdout
 from reports.page_file import save_page
 from reports.required_text import required_text
 from reports.show import ROWS_SHOWN, read_summary, say
+from reports.tables import is_plain, plain_text
 from reports.text import request_table, wrapped
 
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
@@ -84,6 +85,7 @@ CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
 @html_option("the agreement (agreement.html of --out)")
 @click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
+@plain_text
 def agree(**options: Any) -> int:
     """Replay LEDGER against the mock server, simulate it, and compare the two.
 
@@ -99,19 +101,21 @@ def agree(**options: Any) -> int:
     check_html(options["html"], made=options["out"])
     out = make_empty(options["out"] or default_path("agree", ledger.name))
     limit_ns = to_ns(options["stall_limit"])
-    tell = _teller(silent=options["quiet"] or options["as_json"])
+    tell = teller(silent=options["quiet"] or options["as_json"], plain=is_plain())
     for note in ledger.notes:
         tell("\n".join(wrapped(f"note: {note}")))
     results = []
     span = _span(ledger.rows[-1].arrival_ns or 0)
-    for setting in settings:
-        tell(f"replaying {len(ledger.rows)} requests {span} under {setting.policy} ...")
+    for place, setting in enumerate(settings, 1):
+        text = f"replaying {len(ledger.rows)} requests {span} under {setting.policy} ..."
+        tell.begun(text, place, len(settings))
         replay = Replay(ledger, setting, window, out / setting.policy, options["seed"], limit_ns)
         try:
             results.append(_result(replay))
         except KeyboardInterrupt:
             tell(f"interrupted; what there is so far: {out}")
             return 130
+    tell.clear()
     verdict = overall([result.agreement.verdict for result in results])
     answer: dict[str, Any] = {"verdict": verdict}
     answer["policies"] = {result.policy: result.agreement for result in results}
@@ -171,11 +175,6 @@ def _result(replay: Replay) -> PolicyResult:
     agreement = run_agreement(replay)
     summaries = (read_summary(replay.out / name) for name in ("measured", "served", "simulated"))
     return PolicyResult(replay.settings.policy, agreement, *summaries)
-
-
-def _teller(*, silent: bool) -> Callable[[str], None]:
-    """Says on stderr how far it is: stdout is for results."""
-    return lambda line: None if silent else click.echo(printable(line), err=True)
 
 
 def _show(results: list[PolicyResult], out: Path, verdict: Verdict) -> None:
@@ -240,6 +239,7 @@ def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> l
 @html_option("the calibration")
 @click.option("--json", "as_json", is_flag=True, help="Print the calibration as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
+@plain_text
 def calibrate(**options: Any) -> int:
     """Find out how far off the load generator's stamps are on this machine, and up to which load.
 
@@ -249,7 +249,8 @@ def calibrate(**options: Any) -> int:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
     check_html(options["html"], made=options["out"])
-    quick, tell = options["quick"], _teller(silent=options["quiet"] or options["as_json"])
+    quick = options["quick"]
+    tell = teller(silent=options["quiet"] or options["as_json"], plain=is_plain())
     ladder = options["streams"] or (QUICK_LADDER if quick else LADDER)
     seconds = float(options["seconds"] or (QUICK_RUNG_S if quick else RUNG_S))
     with ExitStack() as work:
@@ -260,6 +261,7 @@ def calibrate(**options: Any) -> int:
         except KeyboardInterrupt:
             tell("interrupted: nothing is saved")
             return INTERRUPTED
+        tell.clear()
         if options["out"]:
             write_json(out / "calibration.json", calibration)
     if is_stdout(options["html"]):

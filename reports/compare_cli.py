@@ -22,6 +22,7 @@ from reports.compare_text import FORMS
 from reports.html_file import check_html, html_option, is_stdout
 from reports.page_file import save_page
 from reports.show import form_options, refreshed_summary
+from reports.tables import plain_text
 
 _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?")
 
@@ -60,6 +61,7 @@ _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?
 )
 @form_options("json: one object with all comparisons.")
 @html_option("the comparison")
+@plain_text
 @click.option("--diagnose", is_flag=True, help="Say as well what stands out in each run beside the first.")
 def compare_command(**options: Any) -> int:
     """Compare RUNS with the first of them, or with the repeats that --baseline names.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,9 +24,10 @@ from reports.certainty_text import certainty
 from reports.forms import DETAILED, FORMS, Shown, lines
 from reports.required_text import required_text
 from reports.server_text import server_text
+from reports.tables import WIDTH, is_plain, plain_text, plainly
 from reports.text import request_labels, run_text, tick_lines
 
-ROWS_SHOWN = 40
+ROWS_SHOWN = 20
 Command = TypeVar("Command", bound=Callable[..., Any])
 _STDOUT, _STDERR = 1, 2
 
@@ -45,6 +47,7 @@ def form_options(what: str, more: Sequence[str] = ()) -> Callable[[Command], Com
 @click.option("--ticks", is_flag=True, help="Print the state after each tick, with its events if recorded.")
 @form_options("csv: a row per run; vllm: the result JSON of vllm bench serve, a line per run.", DETAILED)
 @click.option("--detailed", is_flag=True, help="With csv a row per request; with vllm arrays of them.")
+@plain_text
 @require_option
 @click.option("--diagnose", is_flag=True, help="Print what stands out, and why (docs/diagnosis.md).")
 @click.option(
@@ -181,6 +184,11 @@ def refreshed_summary(run: Run) -> dict[str, Any]:
 
 def show(finished: Finished) -> int:
     """What the front door prints of a run that a command has made; the exit code."""
+    with plainly(finished.plain):
+        return _show(finished)
+
+
+def _show(finished: Finished) -> int:
     summary, run = read_summary(finished.path), Run(finished.path)
     judged = verdicts(run, summary, finished.required)
     if finished.as_json:
@@ -189,7 +197,7 @@ def show(finished: Finished) -> int:
         if os.path.sameopenfile(_STDOUT, _STDERR):  # one reader of both
             run.info.notes = [note for note in run.info.notes if note not in finished.said]
         say(_run_text(run, summary, judged))
-        say(f"\nfiles: {finished.path}")
+        say(f"\n{next_steps(finished.path)}")
     return finished.exit_code or exit_code(summary, judged)
 
 
@@ -205,6 +213,24 @@ def _run_text(run: Run, summary: dict[str, Any], judged: Sequence[Judged]) -> st
     )
     required = required_text(judged, unproven=unproven(summary))
     return f"{text}\n\n{required}" if required else text
+
+
+def next_steps(path: Path) -> str:
+    """Where the files are, and commands to look further with."""
+    run = shlex.quote(str(path))
+    page = shlex.quote(f"{path}.html")
+    steps = {
+        f"tokentick report {run} --diagnose": "where the time went",
+        f"tokentick report {run} --html {page}": "charts, as one file",
+        f"tokentick compare {run} OTHER": "another run beside it",
+    }
+    if is_plain():
+        said = [f"next, {what}: {command}" for command, what in steps.items()]
+        return "\n".join([f"files: {path}", *said])
+    width = max(map(len, steps))
+    fits = 7 + width + 2 + max(map(len, steps.values())) <= WIDTH
+    lines = [f"{command:<{width}}  {what}" if fits else command for command, what in steps.items()]
+    return "\n".join([f"files: {path}", f"next:  {lines[0]}", *(f"       {line}" for line in lines[1:])])
 
 
 def read_summary(run: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import groupby
@@ -16,6 +16,7 @@ from ledgers.errors import InputError
 from ledgers.ledger import Ledger
 from ledgers.options import ledger_from, scheduler_from, window_from
 from ledgers.rundir import tool_version
+from ledgers.telling import Teller
 from reports.curves import Curve, curve
 from reports.grid import Point, Setting, auto_rates, label, options_at
 from reports.points import Server, measured_point, run_path, simulated, simulated_points
@@ -23,7 +24,6 @@ from reports.pool import pool
 from reports.sweep_dir import SweepDirectory
 
 TOGETHER = 8  # points for which a worker makes a ledger once
-Tell = Callable[[str], None]
 
 
 class Sweep(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ def first_ledger(sweep: Sweep) -> Ledger:
     return ledger_from(options_at(sweep.options, {}, point.rate, point.seed))
 
 
-def run_sweep(sweep: Sweep, directory: SweepDirectory, tell: Tell) -> None:
+def run_sweep(sweep: Sweep, directory: SweepDirectory, tell: Teller) -> None:
     """Appends the record of every point that is missing."""
     rest = sweep.points[len(directory.done) :]
     if directory.done and rest:
@@ -106,8 +106,7 @@ def run_sweep(sweep: Sweep, directory: SweepDirectory, tell: Tell) -> None:
     found = _measure(sweep, directory.path, rest) if sweep.server else _simulate(sweep, directory.path, rest)
     for place, (point, record) in enumerate(found, len(directory.done) + 1):
         directory.append({**_of_point(point), **record})
-        if sweep.server or place % max(1, len(sweep.points) // 10) == 0:
-            tell(f"{place} of {len(sweep.points)} points")
+        tell.counted(place, len(sweep.points), "points")
 
 
 def _of_point(point: Point) -> dict[str, Any]:

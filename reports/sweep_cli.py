@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from click.core import ParameterSource
 
 from ledgers.errors import InputError
 from ledgers.options import ledger_options, number, scheduler_options, window_from, window_options
-from ledgers.printable import printable
 from ledgers.requirements import Requirement, parse_requirement
 from ledgers.rows import encode
 from ledgers.rundir import default_path
+from ledgers.telling import teller
 from mock_server.policies import POLICIES
 from reports.forms import format_option
 from reports.grid import AUTO, AXES, names, numbers, points, settings
@@ -30,6 +29,7 @@ from reports.sweep import Sweep, curves, draws, found_rates, identity, run_sweep
 from reports.sweep_dir import SweepDirectory
 from reports.sweep_markdown import sweep_markdown
 from reports.sweep_text import sweep_text
+from reports.tables import is_plain, plain_text
 
 INTERRUPTED = 130
 MOST_POINTS = 1_000_000
@@ -126,6 +126,7 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @html_option("the curves, or the answer,")
 @click.option("--json", "as_json", is_flag=True, help="Print the curves, or the answer, as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@plain_text
 def sweep(**options: Any) -> int:
     """Run LEDGER over rates and settings, and say where throughput, goodput and tails bend.
 
@@ -133,7 +134,7 @@ def sweep(**options: Any) -> int:
     seed of its own. The same command with the same --out goes on where it was stopped.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
-    tell = teller(silent=options["quiet"] or options["as_json"])
+    tell = teller(silent=options["quiet"] or options["as_json"], plain=is_plain())
     server = _server(options)
     axes = _axes(options)
     _check_ledger(options)
@@ -156,6 +157,7 @@ def sweep(**options: Any) -> int:
         return INTERRUPTED
     finally:
         directory.close()
+    tell.clear()
     _show(wanted, directory, options)
     limited = any(record.get("client_limited") for record in directory.done)
     return 4 if limited else 0
@@ -175,11 +177,6 @@ def _show(wanted: Sweep, directory: SweepDirectory, options: dict[str, Any]) -> 
     elif not options["quiet"]:
         form = {"text": sweep_text, "markdown": sweep_markdown}[options["form"]]
         say(form(found, window_from(wanted.options).slo.given, directory.path))
-
-
-def teller(*, silent: bool) -> Callable[[str], None]:
-    """Says on stderr how far it is: stdout is for results."""
-    return lambda line: None if silent else click.echo(printable(line), err=True)
 
 
 def _sweep(options: dict[str, Any], axes: dict[str, list[Any]], server: Server | None) -> Sweep:

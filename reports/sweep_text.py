@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.curves import METRICS, TAILS, Curve, Load
+from reports.tables import is_plain
 from reports.text import DASH, RESTS, WIDTH, number, table, wrapped
 
 MOST_CURVES = 6  # that are shown one by one
@@ -33,7 +34,7 @@ def sweep_text(curves: Sequence[Curve], slo_given: bool, path: Path) -> str:
 
 def _curve_text(curve: Curve, slo_given: bool) -> str:
     heading = [curve.label] if curve.label else []
-    picture = [_picture(curve, slo_given)] if len(curve.loads) > 1 else []
+    picture = [_picture(curve, slo_given)] if len(curve.loads) > 1 and not is_plain() else []
     return "\n".join([*heading, _load_table(curve, slo_given), *picture])
 
 

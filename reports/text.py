@@ -1,44 +1,43 @@
-"""Tables for a terminal of 80 columns, readable without colour. Values in, lines out.
+"""What is said of one run, for a terminal of 80 columns, readable without colour. Values in, lines out.
 
-What servers and files say is shown with its control characters escaped, before it is measured and wrapped.
 † marks a figure over the completed requests of a window in which some did not complete. * marks a percentile
 that rests on the largest sample, for there are too few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
-from textwrap import wrap
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ledgers.deliveries import requests
-from ledgers.metrics import (
-    NEVER,
-    classify,
-    e2e_ns,
-    held_ns,
-    leave_ns,
-    meets,
-    origin_ns,
-    queue_delay_ns,
-    tpot_ns,
-    ttft_ns,
-)
-from ledgers.printable import printable
-from ledgers.rows import RequestRow, TickRow
+from ledgers.rows import RequestRow
 from ledgers.rundir import RunInfo
-from ledgers.settings import Slo
 from ledgers.summary import kept_ns
+from reports.requests_text import request_labels, request_table, standing
+from reports.tables import DASH, WIDTH, joined, ms, number, shortened, table, wrapped
+from reports.ticks_text import tick_lines
 
-WIDTH = 80
-DASH = "-"
+__all__ = [  # what is said of a run, and what it is said with
+    "DASH",
+    "WIDTH",
+    "joined",
+    "ms",
+    "number",
+    "request_labels",
+    "request_table",
+    "run_text",
+    "shortened",
+    "standing",
+    "table",
+    "tick_lines",
+    "wrapped",
+]
+
 LONG_DRAIN = 0.1  # of the window
 LEAST_BEFORE_DRAIN = 10  # requests that must have completed by then for a rate of them
 SLOW_UPLOAD_MS = 5
 STARVED_SHARE = 0.05  # of a second, from which on it is worth a word
 LEAST_ERROR_MS = 0.01  # what two digits can say
-LEAST_SHOWN = 8  # characters of an id
 CENSORED = "† not all completed in the window: the figure is over those that did"
 RESTS = "* rests on the largest sample"
 ATTEMPTS = "  every attempt counts here and in attainment; estimates count requests"
@@ -55,57 +54,6 @@ LATENCIES = {
 }
 PERCENTILES = ("p50", "p90", "p95", "p99", "max", "mean")
 UNCENSORED = ("send_lag_ms",)  # the generator's own, over every request sent
-
-
-def ms(value: float | None) -> str:
-    """A duration in ms with as many digits as a reader can use."""
-    if value is None:
-        return DASH
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    if value is None:
-        return DASH
-    return str(value) if isinstance(value, int) else f"{value:.{digits}f}"
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """An aligned table: the first `left` columns to the left, the others to the right.
-
-    Where it would be too wide, columns stand closer together, and the first one is shortened.
-    """
-    lines = [list(columns), *([printable(cell) for cell in cells] for cells in rows)]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
-    room = WIDTH - sum(widths[1:]) - len(gap) * (len(widths) - 1)
-    widths[0] = min(widths[0], max(room, LEAST_SHOWN))
-    for cells in lines:
-        cells[0] = shortened(cells[0], widths[0])
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        gap.join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ).rstrip()
-        for cells in lines
-    )
-
-
-def wrapped(
-    text: str, *, width: int = WIDTH, first: str = "", then: str = "", most: int | None = None
-) -> list[str]:
-    """A text of any origin as lines, indented by `first` and `then`, and at `most` so many."""
-    return wrap(printable(text), width, initial_indent=first, subsequent_indent=then, max_lines=most)
-
-
-def shortened(text: str, width: int) -> str:
-    """Its beginning and its end: what tells ids apart is often at the end."""
-    text = printable(text)
-    if len(text) <= width:
-        return text
-    tail = (width - 1) * 2 // 3
-    return f"{text[: width - 1 - tail]}~{text[-tail:]}"
 
 
 def heading(info: RunInfo, summary: dict[str, Any]) -> str:
@@ -142,7 +90,43 @@ def heading(info: RunInfo, summary: dict[str, Any]) -> str:
         parts.append("NOT COMPLETE")
     if info.interrupted:
         parts.append("interrupted")
-    return _joined(parts, " | ")
+    return joined(parts)
+
+
+def verdict(info: RunInfo, summary: dict[str, Any]) -> str:
+    """Whether the figures may be believed, and what they are figures of, in a line or two."""
+    client = summary["client"]
+    against = ["it was cut short or has lost rows"] if not summary["complete"] else []
+    if summary["scheduled"] and not summary["completed"]:
+        against.append("nothing completed")
+    if client and client["client_limited"]:
+        against.append("CLIENT-LIMITED: " + "; ".join(client["reasons"]))
+    if against:
+        return "\n".join(wrapped(f"verdict: NOT VALID, {'; '.join(against)}", then="  "))
+    facts = ["interrupted, so of the time up to there"] if info.interrupted else []
+    facts += ["the client kept up"] if client else []
+    facts += [_censoring(summary), *_load(summary["stability"])]
+    return "\n".join(wrapped(f"verdict: valid; {'; '.join(facts)}", then="  "))
+
+
+def _censoring(summary: dict[str, Any]) -> str:
+    """Latencies of which requests: it can make a bad server look good."""
+    others = summary["scheduled"] - summary["completed"]
+    if summary["censored"]:
+        return f"{others} of {summary['scheduled']} did not complete (†)"
+    return f"all completed but {others} rejected" if others else "all completed"
+
+
+def _load(stability: dict[str, Any] | None) -> list[str]:
+    if stability is None:
+        return []
+    words = {
+        "steady": "load steady",
+        "growing": "the number in flight GREW",
+        "overload": "OVERLOAD: the queue grew to the end",
+        "undetermined": "steadiness not known",
+    }
+    return [words[stability["verdict"]]]
 
 
 def accounting(info: RunInfo, summary: dict[str, Any]) -> str:
@@ -249,7 +233,7 @@ def rates(summary: dict[str, Any]) -> str:
         ("KV peak", _kv(summary)),
         ("batch utilization", number(summary["batch_utilization"])),
     ]
-    return _joined([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
+    return joined([f"{name} {value}" for name, value in pairs if value != DASH])
 
 
 def _undiluted(summary: dict[str, Any]) -> float | None:
@@ -278,7 +262,7 @@ def deliveries(summary: dict[str, Any]) -> str:
     if reasoning["requests"]:
         tokens = "" if reasoning["tokens"] is None else f", {reasoning['tokens']} tokens"
         facts.append(f"reasoning in {requests(reasoning['requests'])}{tokens}")
-    return "\n".join(line for line in [*lines, _joined(facts, " | ")] if line)
+    return "\n".join(line for line in [*lines, joined(facts)] if line)
 
 
 def _choices(found: dict[str, int]) -> str:
@@ -317,7 +301,7 @@ def client_health(client: dict[str, Any], *, held: bool = False) -> str:
         ("uploads up to", _with(_longest_ms(client["upload_ms"], SLOW_UPLOAD_MS), "ms")),
         ("most sent in 100 ms", number(client["most_sent_in_100_ms"]) if held else DASH),
     ]
-    return _joined([f"{name} {value}" for name, value in pairs if value != DASH], " | ")
+    return joined([f"{name} {value}" for name, value in pairs if value != DASH])
 
 
 def instrument(client: dict[str, Any]) -> str:
@@ -357,29 +341,20 @@ def _kv(summary: dict[str, Any]) -> str:
 
 
 def littles_law(summary: dict[str, Any]) -> str:
-    """L against throughput times mean E2E, and why they need or need not be equal."""
+    """L against throughput times mean E2E; why they need not be equal, where that is so."""
     law = summary["littles_law"]
     if law is None:
         return ""
     applies = "applies" if law["applies"] else "does not apply"
     head = f"Little's law {applies}: L {number(law['concurrency_mean'])}, X * W {number(law['product'])}"
+    if law["applies"]:
+        return head
     reasons = (line for reason in law["reasons"] for line in wrapped(reason, first="  ", then="    "))
     return "\n".join([head, *reasons])
 
 
 def _with(value: float | None, unit: str) -> str:
     return DASH if value is None else f"{number(value)} {unit}"
-
-
-def _joined(parts: Iterable[str], joint: str) -> str:
-    """The parts one after another, a new line where they would be too wide."""
-    lines: list[str] = []
-    for part in map(printable, parts):
-        if lines and len(lines[-1]) + len(joint) + len(part) <= WIDTH:
-            lines[-1] += joint + part
-        else:
-            lines += wrapped(part)
-    return "\n".join(lines)
 
 
 def run_text(
@@ -396,16 +371,15 @@ def run_text(
     `notes` are those of whoever read the run's files, `server` what there is of the server's own metrics,
     `certainty` how well the figures are known.
     """
-    blocks = [heading(info, summary), accounting(info, summary), latency_table(summary), rates(summary)]
+    told = f"{verdict(info, summary)}\n{accounting(info, summary)}"
+    blocks = [heading(info, summary), told, latency_table(summary), rates(summary)]
     blocks += [certainty, littles_law(summary)]
     client = summary["client"]
     if client:
-        blocks.append(deliveries(summary))
         health = client_health(client, held=summary["held_ms"] is not None)
-        blocks.append(f"{health}\n{_paragraph(instrument(client))}".lstrip())
+        about = (deliveries(summary), health, _paragraph(instrument(client)))
+        blocks.append("\n".join(filter(None, about)))
     blocks.append(server)
-    if client and client["client_limited"]:
-        blocks.insert(1, _paragraph("CLIENT-LIMITED: " + "; ".join(client["reasons"])))
     blocks.append("\n".join(_paragraph(f"warning: {warning}") for warning in summary["warnings"]))
     blocks.append("\n".join(_paragraph(f"note: {note}") for note in (*info.notes, *notes)))
     if rows is not None:
@@ -415,114 +389,3 @@ def run_text(
 
 def _paragraph(text: str) -> str:
     return "\n".join(wrapped(text))
-
-
-def request_table(rows: Sequence[RequestRow], slo: Slo, t_obs_ns: int) -> str:
-    """The ledger, a line per request in order of arrival, those that never arrived last; times in ms.
-
-    The arrival is in s.
-
-    A column of which nothing is known is left out. Without an SLO the last one tells what did not complete.
-    """
-    columns = ["id", "class", "prompt", "output", "arrival", "held", "queue", "TTFT", "TPOT", "E2E"]
-    columns.append("SLO" if slo.given else "outcome")
-    ordered = sorted(rows, key=lambda row: NEVER if (at := origin_ns(row)) is None else at)
-    cells = [_request_cells(row, slo, t_obs_ns) for row in ordered]
-    if not cells:
-        return ""
-    known = [i for i in range(len(columns)) if any(line[i] != DASH for line in cells)]
-    left = sum(columns[i] in ("id", "class") for i in known)
-    return table([columns[i] for i in known], [[line[i] for i in known] for line in cells], left=left)
-
-
-def _request_cells(row: RequestRow, slo: Slo, t_obs_ns: int) -> list[str]:
-    arrival = origin_ns(row)
-    tpot = tpot_ns(row)
-    return [
-        row.id,
-        shortened(row.class_ or DASH, 10),
-        str(row.prompt_tokens),
-        _output(row),
-        DASH if arrival is None else f"{arrival / 1e9:.3f}",
-        _ns(held_ns(row) or None),
-        _ns(queue_delay_ns(row)),
-        _ns(ttft_ns(row)),
-        DASH if tpot is None else ms(float(tpot) / 1e6),
-        _ns(e2e_ns(row)),
-        standing(row, slo, t_obs_ns),
-    ]
-
-
-def _output(row: RequestRow) -> str:
-    """Tokens: delivered/planned where they differ. Events are no count of tokens to hold against a plan."""
-    planned = row.output_tokens * (row.choices or 1)
-    told = row.tokens is not None and row.token_source != "events"
-    return f"{row.tokens}/{planned}" if told and row.tokens != planned else str(planned)
-
-
-def standing(row: RequestRow, slo: Slo, t_obs_ns: int) -> str:
-    """Whether the request met the SLO; if it did not complete in the window, what became of it."""
-    outcome = classify(row.outcome, leave_ns(row), t_obs_ns)
-    if outcome != "completed":
-        return str(outcome)
-    if not slo.given:
-        return DASH
-    return "met" if meets(row, slo.bounds_ns()) else "missed"
-
-
-def _ns(value: int | None) -> str:
-    return DASH if value is None else ms(value / 1e6)
-
-
-TICK_COLUMNS = {
-    "tick": "tick",
-    "queue": "queue",
-    "prefill": "prefill",
-    "ready": "ready",
-    "emitted": "emitted",
-    "reserved": "kv_reserved",
-    "cached": "kv_cached",
-}
-EVENTS_FROM = sum(max(len(name), 5) + 1 for name in TICK_COLUMNS) + 2
-
-
-def request_labels(rows: Iterable[RequestRow]) -> dict[str, str]:
-    """What to call the requests of a served run: a server numbers them, but the clients' own ids tell more.
-
-    Of ids with a common beginning, up to a dash, only the rest. Empty if not every request has one.
-    """
-    served = (row for row in rows if row.received_ns is not None and row.arrival_ns is None)
-    known = {row.id: row.request_id or "" for row in served}
-    names = known.values()
-    if not all(names) or len(set(names)) < len(known):
-        return {}
-    first, last = min(names, default=""), max(names, default="")
-    common = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
-    start = common.rfind("-") + 1
-    for id, name in known.items():  # in place: there can be as many as the run has requests
-        known[id] = name[start:]
-    return known
-
-
-def tick_lines(ticks: Iterable[TickRow], labels: Mapping[str, str]) -> Iterator[str]:
-    """The state after each tick, with what happened in it, a line per kind, where that was recorded."""
-    yield _tick_cells({name: name for name in TICK_COLUMNS}) + "  events"
-    for tick in ticks:
-        cells = _tick_cells({name: getattr(tick, field) for name, field in TICK_COLUMNS.items()})
-        first, *more = list(_event_lines(tick, labels)) or [""]
-        yield f"{cells}  {first}".rstrip()
-        for line in more:
-            yield " " * EVENTS_FROM + line
-
-
-def _tick_cells(values: Mapping[str, object]) -> str:
-    return "".join(f" {value!s:>{max(len(name), 5)}}" for name, value in values.items())
-
-
-def _event_lines(tick: TickRow, labels: Mapping[str, str]) -> Iterator[str]:
-    """The kinds in order of their first event, each with its requests: `token R01 R02`."""
-    happened: dict[str, list[str]] = {}
-    for kind, id in tick.events or ():
-        happened.setdefault(kind, []).append(labels.get(id, id))
-    for kind, ids in happened.items():
-        yield from wrapped(f"{kind} {' '.join(ids)}", width=WIDTH - EVENTS_FROM, then="  ")

@@ -51,6 +51,7 @@ PURE = [
     ),
     *(ROOT / "loadgen" / name for name in CLIENT_CORES),
     *(ROOT / "loadgen" / "dialects").glob("*.py"),
+    ROOT / "loadgen" / "live" / "view.py",
     *(
         ROOT / "ledgers" / name
         for name in (
@@ -112,9 +113,12 @@ PURE = [
             "run_state_charts.py",
             "schedule.py",
             "server_text.py",
+            "requests_text.py",
             "stamp_errors.py",
             "sweep_page.py",
+            "tables.py",
             "text.py",
+            "ticks_text.py",
             "timing.py",
             "lab/setting.py",
             "lab/states.py",

@@ -344,3 +344,26 @@ def test_a_straggler_does_not_hide_the_throughput_before_it(tmp_path: Path) -> N
     rows = [measured(i) for i in range(101)] + [measured(0, id="slow", last_token_ns=60_000 * MS)]
     (line,) = (line for line in text_of(tmp_path, rows) if line.startswith("throughput"))
     assert "throughput 1.70 req/s | until the last arrival 9.30 req/s" in line
+
+
+def test_the_verdict_stands_near_the_top(tmp_path: Path) -> None:
+    """Valid, and with what in mind; or not, and why not."""
+    for name in ("good", "bad", "limited", "none"):
+        (tmp_path / name).mkdir()
+    good = [measured(i) for i in range(5)]
+    bad = [*good, failed(5, "timeout", "first_token", "late")]
+    busy = [HealthSample(t_ns=i * 1_000 * MS, cpu_share=0.99, sent=5) for i in range(1, 4)]
+    none = [failed(i, "empty", "first_token", "") for i in range(3)]
+
+    def verdict(name: str, rows: list[RequestRow], **how: Any) -> str:
+        lines = [line for line in text_of(tmp_path / name, rows, **how)[:6] if line.strip()]
+        (at,) = (place for place, line in enumerate(lines) if line.startswith("verdict: "))
+        return " ".join(f"{lines[at]} {lines[at + 1].strip()}".split())
+
+    seen = [HealthSample(t_ns=1_000 * MS, sent=5)]
+    assert verdict("good", good, health=seen).startswith(
+        "verdict: valid; the client kept up; all completed; steadiness not known"
+    )
+    assert "valid; the client kept up; 1 of 6 did not complete (†)" in verdict("bad", bad, health=seen)
+    assert "NOT VALID, CLIENT-LIMITED: " in verdict("limited", good, health=busy)
+    assert "NOT VALID, nothing completed" in verdict("none", none)
