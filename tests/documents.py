@@ -61,25 +61,6 @@ class Page(NamedTuple):
     elsewhere: bool = False
 
 
-FEW = "--num-prompts 6 --request-rate 30"
-MIXED = (
-    "tokentick trace make trace.csv --num-prompts 120 --request-rate 2"
-    " --mix short=0.8,uniform:10-20,4 --mix long=0.2,40,8\n"
-)
-PLAN: Mapping[str, Page] = {
-    "README.md": Page(
-        before=f"cp {TRACE} my_trace.csv\n",
-        shorter={
-            f"tokentick agree {TRACE}": "--num-prompts 20 --request-rate 20",
-            "tokentick sweep --num-prompts 2000 --random-input-len 400": "--num-prompts 200",
-            "tokentick run --num-prompts": FEW,
-            "tokentick run my_trace.csv": f"--api chat --model tokentick-mock {FEW}",
-            "tokentick calibrate": "--streams 10",
-        },
-    ),
-}
-
-
 class Fence(NamedTuple):
     """A fenced block: what it is marked as, its text, and the block marked `text` that follows, if one does."""
 
@@ -106,10 +87,70 @@ def pages() -> list[Path]:
 
 def fences(page: str) -> Iterator[Fence]:
     found = list(FENCED.finditer(page))
-    for match, following in zip(found, [*found[1:], None], strict=True):
-        at_once = following is not None and not page[match.end() : following.start()].strip()
-        printed = following[2] if following is not None and at_once and following[1] == "text" else None
+    for place, match in enumerate(found):
+        following = found[place + 1] if place + 1 < len(found) else None
+        at_once = following and not page[match.end() : following.start()].strip()
+        printed = following[2] if following and at_once and following[1] == "text" else None
         yield Fence(match[1], match[2], page[: match.start()].count("\n") + 1, printed)
+
+
+def first_block(name: str) -> str:
+    return next(fences((ROOT / "docs" / name).read_text(encoding="utf-8"))).text
+
+
+FEW = "--num-prompts 6 --request-rate 30"
+MIXED = (
+    "tokentick trace make trace.csv --num-prompts 120 --request-rate 2"
+    " --mix short=0.8,uniform:10-20,4 --mix long=0.2,40,8\n"
+)
+RUNS = "".join(
+    f"tokentick simulate trace.csv --arrival poisson --request-rate 2 --seed {seed} --quiet --out runs/{run}\n"
+    for seed, run in enumerate(("a", "b", "before", "after", "a1", "a2", "b1", "b2"))
+)
+SEARCH = "--num-prompts 100 --max-requests 400 --request-rate 0.5:4"
+PLAN: Mapping[str, Page] = {
+    "README.md": Page(
+        before=f"cp {TRACE} my_trace.csv\n",
+        shorter={
+            f"tokentick agree {TRACE}": "--num-prompts 20 --request-rate 20",
+            "tokentick sweep --num-prompts 2000 --random-input-len 400": "--num-prompts 200",
+            "tokentick run --num-prompts": FEW,
+            "tokentick run my_trace.csv": f"--api chat --model tokentick-mock {FEW}",
+            "tokentick calibrate": "--streams 10",
+        },
+    ),
+    "capacity.md": Page(
+        before=MIXED,
+        shorter={
+            "tokentick trace make trace.csv": "--force --num-prompts 500",
+            "tokentick trace make bursts.csv": "--num-prompts 200",
+            "tokentick sweep trace.csv --num-prompts": "--num-prompts 100",
+            "tokentick sweep trace.csv --find": SEARCH,
+            "tokentick run trace.csv": FEW,
+        },
+    ),
+    "compare.md": Page(
+        before=MIXED + RUNS,
+        shorter={"tokentick run trace.csv": FEW},
+    ),
+    "diagnosis.md": Page(before=MIXED + RUNS),
+    "experiments.md": Page(elsewhere=True),
+    "migration.md": Page(elsewhere=True, before=first_block("migration.md")),
+    "shaping.md": Page(
+        before=f"cp {TRACE} azure.csv; cp tests/data/traces/mooncake_conversation.head300.jsonl mooncake.jsonl\n",
+    ),
+    "sweep.md": Page(
+        before=MIXED,
+        shorter={
+            "tokentick sweep trace.csv --request-rate auto": "--num-prompts 60",
+            "tokentick sweep trace.csv --request-rate 1,2,4": "--num-prompts 4 --request-rate 20,40",
+            "tokentick sweep --num-prompts 2000": SEARCH,
+            "tokentick sweep trace.csv --arrival poisson --find": SEARCH,
+        },
+    ),
+    "trace-describe.md": Page(before=MIXED + "tokentick trace convert trace.csv - | gzip > trace.jsonl.gz\n"),
+    "real-endpoint.md": Page(shorter={"tokentick sweep traffic.jsonl": "--num-prompts 20"}),
+}
 
 
 def why_not(line: str) -> str | None:
