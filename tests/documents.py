@@ -105,9 +105,10 @@ MIXED = (
 )
 RUNS = "".join(
     f"tokentick simulate trace.csv --arrival poisson --request-rate 2 --seed {seed} --quiet --out runs/{run}\n"
-    for seed, run in enumerate(("a", "b", "before", "after", "a1", "a2", "b1", "b2"))
+    for run, seed in (("a", 1), ("b", 1), ("c", 1), ("before", 1), ("after", 1))
+    + (("a1", 1), ("a2", 2), ("b1", 1), ("b2", 2))
 )
-SEARCH = "--num-prompts 100 --max-requests 400 --request-rate 0.5:4"
+SEARCH = "--num-prompts 100 --max-requests 400 --request-rate 0.5,4"
 PLAN: Mapping[str, Page] = {
     "README.md": Page(
         before=f"cp {TRACE} my_trace.csv\n",
@@ -116,7 +117,7 @@ PLAN: Mapping[str, Page] = {
             "tokentick sweep --num-prompts 2000 --random-input-len 400": "--num-prompts 200",
             "tokentick run --num-prompts": FEW,
             "tokentick run my_trace.csv": f"--api chat --model tokentick-mock {FEW}",
-            "tokentick calibrate": "--streams 10",
+            "tokentick calibrate": "--streams 10 --seconds 0.5",
         },
     ),
     "capacity.md": Page(
@@ -149,7 +150,12 @@ PLAN: Mapping[str, Page] = {
         },
     ),
     "trace-describe.md": Page(before=MIXED + "tokentick trace convert trace.csv - | gzip > trace.jsonl.gz\n"),
-    "real-endpoint.md": Page(shorter={"tokentick sweep traffic.jsonl": "--num-prompts 20"}),
+    "real-endpoint.md": Page(
+        shorter={
+            "tokentick calibrate": "--streams 10",
+            "tokentick sweep traffic.jsonl": "--num-prompts 20 --request-rate 20,40",
+        }
+    ),
 }
 
 
