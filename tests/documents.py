@@ -42,7 +42,7 @@ NOT_RUN: Mapping[str, str] = {
     "python -m tests": "takes minutes; a test of its own has a part of it",
 }
 
-# What ends these depends on the machine or the figures: a bad verdict (1), or an open one (4), is an answer too.
+# How these end depends on machine and figures: a bad verdict (1), or an open one (4), is an answer too.
 VERDICT = re.compile(r"^tokentick (?:run|agree|compare|sweep|calibrate)\b|--require\b")
 
 # What `make demo` runs, at five times the speed.
@@ -62,7 +62,7 @@ class Page(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """A fenced block: what it is marked as, its text, and the block marked `text` that follows, if one does."""
+    """A fenced block: what it is marked as, its text, and the block marked `text` that follows at once."""
 
     kind: str
     text: str
@@ -104,17 +104,19 @@ MIXED = (
     " --mix short=0.8,uniform:10-20,4 --mix long=0.2,40,8\n"
 )
 RUNS = "".join(
-    f"tokentick simulate trace.csv --arrival poisson --request-rate 2 --seed {seed} --quiet --out runs/{run}\n"
-    for run, seed in (("a", 1), ("b", 1), ("c", 1), ("before", 1), ("after", 1))
-    + (("a1", 1), ("a2", 2), ("b1", 1), ("b2", 2))
+    f"tokentick simulate trace.csv --arrival poisson --request-rate 2 --seed {seed} --quiet"
+    f" --out runs/{run}\n"
+    for run, seed in {
+        **dict.fromkeys(("a", "b", "c", "before", "after", "a1", "b1"), 1),
+        **dict.fromkeys(("a2", "b2"), 2),
+    }.items()
 )
 SEARCH = "--num-prompts 100 --max-requests 400 --request-rate 0.5,4"
 PLAN: Mapping[str, Page] = {
     "README.md": Page(
         before=f"cp {TRACE} my_trace.csv\n",
         shorter={
-            f"tokentick agree {TRACE}": "--num-prompts 20 --request-rate 20",
-            "tokentick sweep --num-prompts 2000 --random-input-len 400": "--num-prompts 200",
+            "tokentick agree toy": "--request-rate 16 --tick 0.02",
             "tokentick run --num-prompts": FEW,
             "tokentick run my_trace.csv": f"--api chat --model tokentick-mock {FEW}",
             "tokentick calibrate": "--streams 10 --seconds 0.5",
@@ -138,7 +140,7 @@ PLAN: Mapping[str, Page] = {
     "experiments.md": Page(elsewhere=True),
     "migration.md": Page(elsewhere=True, before=first_block("migration.md")),
     "shaping.md": Page(
-        before=f"cp {TRACE} azure.csv; cp tests/data/traces/mooncake_conversation.head300.jsonl mooncake.jsonl\n",
+        before=f"cp {TRACE} azure.csv\ncp tests/data/traces/mooncake_conversation.head300.jsonl mooncake.jsonl\n"
     ),
     "sweep.md": Page(
         before=MIXED,
@@ -150,9 +152,10 @@ PLAN: Mapping[str, Page] = {
         },
     ),
     "trace-describe.md": Page(before=MIXED + "tokentick trace convert trace.csv - | gzip > trace.jsonl.gz\n"),
+    "getting-started.md": Page(shorter={"tokentick agree toy": "--request-rate 16 --tick 0.02"}),
     "real-endpoint.md": Page(
         shorter={
-            "tokentick calibrate": "--streams 10",
+            "tokentick calibrate": "--streams 10 --seconds 0.5",
             "tokentick sweep traffic.jsonl": "--num-prompts 20 --request-rate 20,40",
         }
     ),
@@ -167,7 +170,7 @@ def runnable(line: str, page: Page) -> str:
     """The line as it is run here."""
     if line.startswith("make demo") or why_not(line) or line.startswith(SERVE):
         return ":"
-    command, _, _ = line.partition("   # ")
+    command = re.sub(r" {2,}# .*", "", line)
     flags = next((flags for start, flags in page.shorter.items() if line.startswith(start)), "")
     if flags:
         command = f"{command.rstrip()} {flags}"
@@ -215,7 +218,7 @@ def bash(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def alike(shown: str, printed: str, *, exactly: bool) -> bool:
-    """Whether this was printed. A line of dots stands for any lines; figures of a real clock for any figures."""
+    """Whether this was printed. A line of dots stands for any lines, a figure of a real clock for any."""
     wanted = "".join(
         r"(?:.*\n)*?" if line.strip() == "..." else re.escape(plain(line, exactly)) + r"\n"
         for line in shown.splitlines()

@@ -1,12 +1,19 @@
-"""The pages keep their word: every command on them runs, what they show was printed, every link leads somewhere."""
+"""The pages keep their word: their commands run, what they show was printed, their links lead somewhere."""
 
 from __future__ import annotations
 
+import json
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from ledgers.health import HealthSample
+from ledgers.rows import RequestRow, TickRow, Ticks
+from ledgers.rundir import Clock, LedgerInfo, RunConfig, RunInfo
+from ledgers.server_metrics import ServerSample
 from tests.documents import (
     DEMO,
     PLAN,
@@ -76,7 +83,8 @@ def test_every_command_of_the_page_runs(
 
 def test_a_block_of_commands_is_known_by_its_programs() -> None:
     """So a page cannot have commands that nobody runs, for want of a mark."""
-    page = "```\ntokentick simulate toy\n```\n\n```\n4 scheduled\n```\n\n```sh\nls\n```\n\n```toml\nmake = 1\n```\n"
+    blocks = ("\ntokentick simulate toy", "\n4 scheduled", "sh\nls", "toml\nmake = 1")
+    page = "\n".join(f"```{block}\n```\n" for block in blocks)
     assert [fence.commands for fence in fences(page)] == [True, False, True, False]
 
 
@@ -110,3 +118,23 @@ def test_the_index_names_every_page() -> None:
     index = {target.partition("#")[0] for target in links(read("docs/README.md"))}
     there = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert there <= index
+
+
+def names(*types: type[msgspec.Struct]) -> set[str]:
+    return {field.encode_name for type_ in types for field in msgspec.structs.fields(type_)}
+
+
+def test_the_page_on_files_has_every_field_of_every_row() -> None:
+    """Of requests, their ticks, ticks, health and server samples, and of run.json and its parts."""
+    page = read("docs/files.md")
+    fields = names(
+        RequestRow, Ticks, TickRow, HealthSample, ServerSample, RunInfo, RunConfig, LedgerInfo, Clock
+    )
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", page))))
+    assert fields <= named
+
+
+def test_the_page_on_files_has_every_figure_of_a_summary(tmp_path: Path) -> None:
+    done = bash("tokentick simulate toy --json --out run", tmp_path)
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", read("docs/files.md")))))
+    assert set(json.loads(done.stdout)) <= named
