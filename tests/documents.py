@@ -29,6 +29,7 @@ SERVE = "tokentick serve"
 STANDING_IN = "--hardware medium --tick 0.01"  # a quick server, for pages that say nothing of it
 PROGRAMS = ("tokentick", "make", "python", "python3", "curl", "pip", "source", "zcat", "printf", "cat", "awk")
 OF_OTHERS = ("vllm", "aiperf", "guidellm", "inference-perf", "python -m sglang")
+MOONCAKE = "tests/data/traces/mooncake_conversation.head300.jsonl"
 TRACE = "tests/data/traces/azure_2023_conv.head300.csv"
 
 # Lines that begin so are not run, on any page.
@@ -103,15 +104,14 @@ MIXED = (
     "tokentick trace make trace.csv --num-prompts 120 --request-rate 2"
     " --mix short=0.8,uniform:10-20,4 --mix long=0.2,40,8\n"
 )
-RUNS = "".join(
-    f"tokentick simulate trace.csv --arrival poisson --request-rate 2 --seed {seed} --quiet"
-    f" --out runs/{run}\n"
-    for run, seed in {
-        **dict.fromkeys(("a", "b", "c", "before", "after", "a1", "b1"), 1),
-        **dict.fromkeys(("a2", "b2"), 2),
-    }.items()
-)
-SEARCH = "--num-prompts 100 --max-requests 400 --request-rate 0.5,4"
+RUNS = """
+for seed in 1 2; do
+  tokentick simulate trace.csv --arrival poisson --request-rate 2 --seed $seed --quiet --out runs/a$seed
+  cp -r runs/a$seed runs/b$seed
+done
+for run in a b c before after; do cp -r runs/a1 runs/$run; done
+"""
+SEARCH = "--num-prompts 50 --max-requests 200 --request-rate 0.5,2"
 PLAN: Mapping[str, Page] = {
     "README.md": Page(
         before=f"cp {TRACE} my_trace.csv\n",
@@ -125,9 +125,9 @@ PLAN: Mapping[str, Page] = {
     "capacity.md": Page(
         before=MIXED,
         shorter={
-            "tokentick trace make trace.csv": "--force --num-prompts 500",
+            "tokentick trace make trace.csv": "--force --num-prompts 100",
             "tokentick trace make bursts.csv": "--num-prompts 200",
-            "tokentick sweep trace.csv --num-prompts": "--num-prompts 100",
+            "tokentick sweep trace.csv --num-prompts": "--num-prompts 30 --repeats 1",
             "tokentick sweep trace.csv --find": SEARCH,
             "tokentick run trace.csv": FEW,
         },
@@ -138,14 +138,18 @@ PLAN: Mapping[str, Page] = {
     ),
     "diagnosis.md": Page(before=MIXED + RUNS),
     "experiments.md": Page(elsewhere=True),
-    "migration.md": Page(elsewhere=True, before=first_block("migration.md")),
+    "migration.md": Page(
+        elsewhere=True,
+        before=first_block("migration.md"),
+        shorter={"tokentick sweep migrating.csv --find": SEARCH},
+    ),
     "shaping.md": Page(
-        before=f"cp {TRACE} azure.csv\ncp tests/data/traces/mooncake_conversation.head300.jsonl mooncake.jsonl\n"
+        before=f"tokentick trace convert {TRACE} azure.csv --request-rate 0.2\ncp {MOONCAKE} mooncake.jsonl\n"
     ),
     "sweep.md": Page(
         before=MIXED,
         shorter={
-            "tokentick sweep trace.csv --request-rate auto": "--num-prompts 60",
+            "tokentick sweep trace.csv --request-rate auto": "--num-prompts 30 --repeats 2",
             "tokentick sweep trace.csv --request-rate 1,2,4": "--num-prompts 4 --request-rate 20,40",
             "tokentick sweep --num-prompts 2000": SEARCH,
             "tokentick sweep trace.csv --arrival poisson --find": SEARCH,

@@ -16,6 +16,7 @@ from ledgers.rundir import Clock, LedgerInfo, RunConfig, RunInfo
 from ledgers.server_metrics import ServerSample
 from tests.documents import (
     DEMO,
+    FENCED,
     PLAN,
     Fence,
     Page,
@@ -120,21 +121,19 @@ def test_the_index_names_every_page() -> None:
     assert there <= index
 
 
-def names(*types: type[msgspec.Struct]) -> set[str]:
-    return {field.encode_name for type_ in types for field in msgspec.structs.fields(type_)}
+def named_on_the_page_on_files() -> set[str]:
+    code = re.findall(r"`([^`]+)`", FENCED.sub("", read("docs/files.md")))
+    return set(re.findall(r"\w+", " ".join(code)))
 
 
 def test_the_page_on_files_has_every_field_of_every_row() -> None:
     """Of requests, their ticks, ticks, health and server samples, and of run.json and its parts."""
-    page = read("docs/files.md")
-    fields = names(
-        RequestRow, Ticks, TickRow, HealthSample, ServerSample, RunInfo, RunConfig, LedgerInfo, Clock
-    )
-    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", page))))
-    assert fields <= named
+    rows: list[type[msgspec.Struct]] = [RequestRow, Ticks, TickRow, HealthSample, ServerSample]
+    parts: list[type[msgspec.Struct]] = [RunInfo, RunConfig, LedgerInfo, Clock]
+    fields = {field.encode_name for type_ in (*rows, *parts) for field in msgspec.structs.fields(type_)}
+    assert fields <= named_on_the_page_on_files()
 
 
 def test_the_page_on_files_has_every_figure_of_a_summary(tmp_path: Path) -> None:
     done = bash("tokentick simulate toy --json --out run", tmp_path)
-    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", read("docs/files.md")))))
-    assert set(json.loads(done.stdout)) <= named
+    assert set(json.loads(done.stdout)) <= named_on_the_page_on_files()
