@@ -160,6 +160,7 @@ PLAN: Mapping[str, Page] = {
     "real-endpoint.md": Page(
         shorter={
             "tokentick calibrate": "--streams 10 --seconds 0.5",
+            "tokentick run traffic.jsonl": "--request-rate 60",
             "tokentick sweep traffic.jsonl": "--num-prompts 20 --request-rate 20,40",
         }
     ),
@@ -172,15 +173,14 @@ def why_not(line: str) -> str | None:
 
 def runnable(line: str, page: Page) -> str:
     """The line as it is run here."""
-    if line.startswith("make demo") or why_not(line) or line.startswith(SERVE):
+    if why_not(line) or line.startswith(SERVE):
         return ":"
-    command = re.sub(r" {2,}# .*", "", line)
-    flags = next((flags for start, flags in page.shorter.items() if line.startswith(start)), "")
+    command = re.sub(r" {2,}# .*", "", line.rstrip())
+    start = command.lstrip()
+    flags = next((flags for begins, flags in page.shorter.items() if start.startswith(begins)), "")
     if flags:
-        command = f"{command.rstrip()} {flags}"
-    if VERDICT.search(command) and not command.startswith(" "):
-        command += " || [[ $? == [14] ]]"
-    return command
+        command = f"{command} {flags}"
+    return f"{command} || [[ $? == [14] ]]" if VERDICT.search(start) else command
 
 
 class Reader:
