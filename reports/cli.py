@@ -85,6 +85,7 @@ CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
 @html_option("the agreement (agreement.html of --out)")
 @click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
+@format_option
 @plain_text
 def agree(**options: Any) -> int:
     """Replay LEDGER against the mock server, simulate it, and compare the two.
