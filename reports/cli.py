@@ -76,7 +76,6 @@ CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
     metavar="SECONDS",
     help="A tick or a send later than this makes the run inconclusive.",
 )
-@format_option
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory for all files.  [default: under runs/]"
 )
