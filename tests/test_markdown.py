@@ -149,7 +149,7 @@ def test_a_search_has_its_answer_and_a_row_per_rate(tmp_path: Path) -> None:
 
 
 def test_an_agreement_has_its_verdict_first(tmp_path: Path) -> None:
-    """Two policies: a row each of what agrees, a column each of figures, measured and simulated."""
+    """A row per policy of what agrees, and a column of figures, measured and simulated."""
     words = (
         "agree",
         "toy",
