@@ -53,6 +53,7 @@ LATENCIES = {
     "send_lag_ms": "send lag",
 }
 PERCENTILES = ("p50", "p90", "p95", "p99", "max", "mean")
+KINDS = ("prompt", "output")
 UNCENSORED = ("send_lag_ms",)  # the generator's own, over every request sent
 
 
@@ -245,12 +246,10 @@ def _undiluted(summary: dict[str, Any]) -> float | None:
 
 def deliveries(summary: dict[str, Any]) -> str:
     """What the server delivered, held against what was asked."""
-    lines = [
-        line
-        for kind in ("prompt", "output")
-        if summary["lengths"][kind]
-        for line in wrapped(f"{kind} tokens {_as_planned(summary['lengths'][kind])}", then="  ")
-    ]
+    found = {kind: _as_planned(summary["lengths"][kind]) for kind in KINDS if summary["lengths"][kind]}
+    same = len(found) == len(KINDS) and len(set(found.values())) == 1
+    told = {" and ".join(KINDS): found[KINDS[0]]} if same else found
+    lines = [line for kind, how in told.items() for line in wrapped(f"{kind} tokens {how}", then="  ")]
     cached, reasoning = summary["cached_tokens_share"], summary["reasoning"]
     facts = []
     if set(summary["token_sources"]) - {"usage"}:
@@ -372,8 +371,8 @@ def run_text(
     `certainty` how well the figures are known.
     """
     told = f"{verdict(info, summary)}\n{accounting(info, summary)}"
-    blocks = [heading(info, summary), told, latency_table(summary), rates(summary)]
-    blocks += [certainty, littles_law(summary)]
+    figures = "\n".join(filter(None, (rates(summary), littles_law(summary))))
+    blocks = [heading(info, summary), told, latency_table(summary), figures, certainty]
     client = summary["client"]
     if client:
         health = client_health(client, held=summary["held_ms"] is not None)

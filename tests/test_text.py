@@ -122,7 +122,7 @@ def test_a_plain_run_is_shown_without_what_it_has_not(tmp_path: Path) -> None:
     assert {"TTFT", "TPOT", "E2E", "send lag"} <= set(shown)
     assert not {"held back", "TTFC", "TTFT, estimate"} & set(shown)
     assert not any(line.startswith("warning") for line in lines)
-    assert "prompt tokens as planned in all 100 requests" in lines
+    assert "prompt and output tokens as planned in all 100 requests" in lines
     assert not any("counted by" in line for line in lines)
     assert any("| output 186.90 tokens/s" in line for line in lines)
 
@@ -153,7 +153,7 @@ def test_two_choices_are_said_once_and_are_no_excess(tmp_path: Path) -> None:
     """20 tokens planned, and 20 of each of two choices delivered."""
     rows = [measured(i, tokens=40, events=40, choices=2, decode_ns=1_500 * MS) for i in range(3)]
     lines = text_of(tmp_path, rows)
-    assert "output tokens as planned in all 3 requests" in lines
+    assert "prompt and output tokens as planned in all 3 requests" in lines
     assert sum("2 choices per request" in line for line in lines) == 1
     (row,) = (line for line in lines if line.startswith("R000"))
     assert row.split()[2] == "40"
