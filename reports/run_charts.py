@@ -79,7 +79,7 @@ def _percentiles(rows: RunRows, summary: dict[str, Any], of: Latency) -> Chart:
     return lines(
         f"{of.name} p99 is {said(found['p99'])}, {_against_median(found['p99'], found['p50'])}",
         f"{of.meaning}, of {found['n']:,} requests: p50 {said(found['p50'])}, p90 {said(found['p90'])}, "
-        f"p99 {said(found['p99'])}, at most {said(found['max'])}.",
+        f"p99 {said(found['p99'])}, at most {said(found['max'])}.{_hidden(summary, of)}",
         series,
         x=SHARE,
         y=Axis(of.name, unit, "log") if tail else Axis(of.name, unit, low=0),
@@ -87,6 +87,12 @@ def _percentiles(rows: RunRows, summary: dict[str, Any], of: Latency) -> Chart:
         table=_percentile_table(summary, [(column, of.curves[column]) for column in values]),
         note=". ".join([*notes, *([RESTS] if of.key + "_ms" in summary["rests_on_largest"] else [])]),
     )
+
+
+def _hidden(summary: dict[str, Any], of: Latency) -> str:
+    """What a tool would have said that counts from the send."""
+    other = summary["ttft_from_send_ms"] if of.key == "ttft" else None
+    return f" Counted from the send, p99 would be {said(other['p99'])}." if other else ""
 
 
 def _against_median(p99: float, p50: float) -> str:
@@ -243,7 +249,7 @@ def request_timeline(rows: RunRows, *, measured: bool) -> Chart | None:
         table=_request_table(rows, drawn),
         note=f"{sampled}{unseen}".strip(),
         words_for={"queue": "queue and prefill", "other": "before the send"} if measured else None,
-        bounds=[("T_obs", rows.t_obs_ns / NS_PER_S)] if _some_end_later(rows) else [],
+        bounds=[("end of window", rows.t_obs_ns / NS_PER_S)] if _some_end_later(rows) else [],
     )
 
 

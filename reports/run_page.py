@@ -93,7 +93,7 @@ def _verdict(info: RunInfo, summary: dict[str, Any]) -> list[str]:
         limited = f"CLIENT-LIMITED: {'; '.join(client['reasons'])}."
         said.append(limited if client["client_limited"] else "The load generator was not the limit.")
     if steady := stability(summary["stability"]):
-        said.append(_joined(steady))
+        said.append(_joined(steady[0].upper() + steady[1:]))
     if summary["censored"]:
         said.append(f"{CENSORED}.")
     if any(summary["rests_on_largest"].values()):

@@ -65,7 +65,8 @@ def in_flight_chart(
         return None
     end_s = rows.t_obs_ns / NS_PER_S
     levels = ((at / NS_PER_S, float(level)) for at, level in rows.levels())
-    series = [Series("in flight", [*outline(levels, 0, end_s)], "step")]
+    points = outline(levels, 0, end_s)
+    series = [Series("in flight", [*points, *((end_s, level) for _, level in points[-1:])], "step")]
     queued = ""
     if len(ticks) and config.hardware:
         series.append(Series("queue", ticks.drawn("queue", config.hardware.tick_s), "step"))
@@ -146,7 +147,7 @@ def kv_chart(ticks: TickColumns, hardware: Hardware) -> Chart | None:
         y=Axis("KV tokens"),
         bounds=[Bound(f"budget {budget:,}", budget)],
         table=Table(["tick", "reserved", "cached"], body),
-        note=DRAWN.format("each", len(ticks)) if 2 * len(ticks) >= MOST_POINTS else "",
+        note=DRAWN.format("each curve", len(ticks)) if 2 * len(ticks) >= MOST_POINTS else "",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from reports.charts.frame import COLORS, RIGHT, WIDTH, legend, swatch
@@ -79,7 +80,7 @@ def _axis(of: Scale, axis: Axis, height: float) -> str:
 
 def _bar(of: Scale, group: Group, place: int, y: float, color: int) -> str:
     value = group.values[place]
-    if value is None:
+    if value is None or not isfinite(value):
         return label(of.at(0) + 4, y + 12, "-")
     zero, end = of.at(0), of.at(value)
     box = element(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from reports.charts.scales import Scale, scale, ticks
@@ -26,7 +27,10 @@ class Frame(NamedTuple):
 
 
 def frame(x_axis: Axis, y_axis: Axis, xs: Iterable[float], ys: Iterable[float]) -> Frame:
-    x = scale(x_axis, xs, LEFT, WIDTH - RIGHT, ticks=8)
+    there = [value for value in xs if isfinite(value)]
+    if x_axis.scale == "linear" and x_axis.high is None and there:
+        x_axis = x_axis._replace(high=max(there))  # no empty stretch after the end
+    x = scale(x_axis, there, LEFT, WIDTH - RIGHT, ticks=8)
     return Frame(x, scale(y_axis, ys, HEIGHT - BOTTOM, TOP), x_axis, y_axis)
 
 

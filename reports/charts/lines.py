@@ -19,12 +19,13 @@ from reports.charts.frame import (
     legend,
     swatch,
 )
-from reports.charts.shapes import TIME, Axis, Band, Bound, Chart, Series, Style, Table
+from reports.charts.shapes import TIME, Axis, Band, Bound, Chart, Series, Table
 from reports.charts.svg import element, number, picture
 from reports.charts.tables import series_table
 from reports.charts.thinning import DRAWN, MOST_POINTS, Point, spread_out, thinned
 
 CELL = 2.0
+MANY = 400
 
 
 def lines(
@@ -44,7 +45,7 @@ def lines(
     of = _frame_of(series, x, y, bounds)
     colors = [each.color or place % COLORS + 1 for place, each in enumerate(series)]
     drawn = "".join(_drawn(of, each, color) for each, color in zip(series, colors, strict=True))
-    keys = [(swatch(_key(each.style, color)), each.name) for each, color in zip(series, colors, strict=True)]
+    keys = [(swatch(_key(each, color)), each.name) for each, color in zip(series, colors, strict=True)]
     inside = [band_areas(of, bands), around(of), clipped(of, _identity(of) if identity else "", drawn)]
     image = picture(title, description, 640, HEIGHT, *inside, bound_lines(of, bounds))
     notes = [note, *(DRAWN.format(e.name, len(e.points)) for e in series if _is_thinned(e))]
@@ -88,7 +89,8 @@ def _drawn(of: Frame, series: Series, color: int) -> str:
     shade = f"s{color}"
     if series.style == "dots":
         places = spread_out(_places(of, series.points), CELL)
-        return element("path", d=_dots(places, color), class_=f"dots {shade}") + _whiskers(of, series, shade)
+        shape = f"dots {shade}{_many(places)}"
+        return element("path", d=_dots(places, color), class_=shape) + _whiskers(of, series, shade)
     points = thinned(series.points)
     runs = [list(_places(of, run)) for run in _runs(points)]
     stepped = series.style in ("step", "area") or of.x.kind == "percentile"
@@ -99,7 +101,7 @@ def _drawn(of: Frame, series: Series, color: int) -> str:
         closed = "".join(f"{_path(run, stepped=True)}V{base}H{number(run[0][0])}Z" for run in runs)
         area = element("path", d=closed, class_=f"area {shade}")
     dash = " dashed" if series.style == "dashed" else ""
-    line = element("path", d=path, class_=f"line {shade}{dash}")
+    line = element("path", d=path, class_=f"line {shade}{dash}{_many(points)}")
     few = len(points) <= 30 and not stepped
     dots = (
         element("path", d=_dots([p for run in runs for p in run], color), class_=f"dots {shade}")
@@ -107,6 +109,11 @@ def _drawn(of: Frame, series: Series, color: int) -> str:
         else ""
     )
     return area + line + dots + _whiskers(of, series, shade)
+
+
+def _many(points: Sequence[Point]) -> str:
+    """The class of what is drawn finer: dashes of a curve that jumps about would be lost."""
+    return " many" if len(points) > MANY else ""
 
 
 def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
@@ -152,11 +159,12 @@ def _identity(of: Frame) -> str:
     return element("path", d="M" + "L".join(f"{x} {y}" for x, y in ends), class_="identity")
 
 
-def _key(style: Style, color: int) -> str:
-    if style == "dots":
-        return element("path", d=_dots([(14, 6)], color), class_=f"dots s{color}")
-    if style == "area":
-        return element("rect", x=4, y=1, width=20, height=10, class_=f"area s{color}") + element(
-            "path", d="M4 1h20", class_=f"line s{color}"
-        )
-    return element("path", d="M1 6H27", class_=f"line s{color}" + (" dashed" if style == "dashed" else ""))
+def _key(series: Series, color: int) -> str:
+    shade = f"s{color}"
+    if series.style == "dots":
+        return element("path", d=_dots([(14, 6)], color), class_=f"dots {shade}")
+    if series.style == "area":
+        area = element("rect", x=4, y=1, width=20, height=10, class_=f"area {shade}")
+        return area + element("path", d="M4 1h20", class_=f"line {shade}")
+    look = " dashed" if series.style == "dashed" else _many(series.points)
+    return element("path", d="M1 6H27", class_=f"line {shade}{look}")

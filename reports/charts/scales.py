@@ -35,13 +35,15 @@ class Scale(NamedTuple):
 def scale(axis: Axis, values: Iterable[float], start: float, end: float, *, ticks: int = 5) -> Scale:
     """One that shows all values, with round ends where the axis does not say."""
     drawable = [value for value in values if isfinite(value) and (axis.scale != "log" or value > 0)]
-    low, high = min(drawable, default=0.0), max(drawable, default=1.0)
+    low, high = min(drawable, default=float(axis.scale == "log")), max(drawable, default=10.0)
     if axis.scale == "percentile":
         last = max((value for value in drawable if value < 1), default=0.0)
         return Scale("percentile", 0.0, max(0.9, 1 - max((1 - last) / 2, 10**-MOST_NINES)), start, end)
-    low, high = _log_ends(low, high) if axis.scale == "log" else _linear_ends(low, high, ticks)
     low = low if axis.low is None else axis.low
     high = high if axis.high is None else axis.high
+    ends = _log_ends(low, high) if axis.scale == "log" else _linear_ends(low, high, ticks)
+    low = ends[0] if axis.low is None else axis.low
+    high = ends[1] if axis.high is None else axis.high
     return Scale(axis.scale, low, high if high > low else low + 1, start, end)
 
 

@@ -16,6 +16,7 @@ MOST_NAMED = 80  # requests, with room for a label each
 MOST_ROWS = 3_000
 MOST_TABLED = 200
 NAMED_PX, THIN_PX, NARROW_LEFT = 20.0, 3.0, 16.0
+MOST_MARK = 130.0
 HEAD, LETTER, MOST_LETTERS = 30.0, 7.2, 18
 KINDS = ("queue", "prefill", "decode", "other")
 
@@ -46,29 +47,36 @@ def timeline(
         note = f"{note} An even sample of {MOST_ROWS:,} of {len(rows):,} requests is drawn.".strip()
         rows = [rows[place] for place in evenly(len(rows), MOST_ROWS)]
     named = len(rows) <= MOST_NAMED
-    left = (
-        14 + LETTER * min(MOST_LETTERS, max((len(row.label) for row in rows), default=0))
-        if named
-        else NARROW_LEFT
-    )
-    ends = [end for row in rows for _, start, stop in row.spans for end in (start, stop)]
-    of = scale(x, [*ends, *(at for _, at in bounds)], left, WIDTH - RIGHT - (24 if named else 0), ticks=8)
-    deep = NAMED_PX if named else THIN_PX
-    height = deep * len(rows) + 6
+    of = _scale(rows, x, bounds, named=named)
+    height = (NAMED_PX if named else THIN_PX) * len(rows) + 6
     lines = _grid(of, height) + _bounds(of, bounds, height)
-    inside = _named(of, rows, left, said) if named else _thin(of, rows)
-    head = element(
-        "svg",
-        _head(of, x, bounds),
-        viewBox=f"0 0 {number(WIDTH)} {number(HEAD)}",
-        class_="plot head",
-        aria_hidden="true",
-    )
+    inside = _named(of, rows, said) if named else _thin(of, rows)
+    size = f"0 0 {number(WIDTH)} {number(HEAD)}"
+    head = element("svg", _head(of, x, bounds), viewBox=size, class_="plot head", aria_hidden="true")
     body = picture(title, description, WIDTH, height, lines, inside)
-    there = {kind for row in rows for kind, _, _ in row.spans}
-    keys = [(swatch(_key(kind)), said[kind]) for kind in KINDS if kind in there]
     box = element("div", head, body, class_="timeline", tabindex="0", role="region", aria_label=title)
-    return Chart(title, description, legend(keys) + box, table, note)
+    return Chart(title, description, _keys(rows, said) + box, table, note)
+
+
+def _keys(rows: Sequence[Bar], said: Mapping[str, str]) -> str:
+    there = {_known(kind) for row in rows for kind, _, _ in row.spans}
+    return legend([(swatch(_key(kind)), said[kind]) for kind in KINDS if kind in there])
+
+
+def _scale(rows: Sequence[Bar], x: Axis, bounds: Sequence[tuple[str, float]], *, named: bool) -> Scale:
+    """With room for labels on the left and marks on the right, where there are such."""
+    instants = [end for row in rows for _, start, stop in row.spans for end in (start, stop)]
+    instants += [at for _, at in bounds]
+    if x.high is None and instants:
+        x = x._replace(high=max(instants))  # no empty stretch after the end
+    letters = min(MOST_LETTERS, max((len(row.label) for row in rows), default=0))
+    left = 14 + LETTER * letters if named else NARROW_LEFT
+    return scale(x, instants, left, WIDTH - RIGHT - (_room(rows) if named else 0), ticks=8)
+
+
+def _room(rows: Sequence[Bar]) -> float:
+    """For what stands behind the last one."""
+    return min(MOST_MARK, LETTER * max((len(row.mark) for row in rows), default=0))
 
 
 def _head(of: Scale, axis: Axis, bounds: Sequence[tuple[str, float]]) -> str:
@@ -91,14 +99,14 @@ def _bounds(of: Scale, bounds: Sequence[tuple[str, float]], height: float) -> st
     )
 
 
-def _named(of: Scale, rows: Sequence[Bar], left: float, said: Mapping[str, str]) -> str:
+def _named(of: Scale, rows: Sequence[Bar], said: Mapping[str, str]) -> str:
     parts = []
     for place, row in enumerate(rows):
         middle = NAMED_PX * place + NAMED_PX / 2 + 3
         boxes = [_box(of, span, middle) for span in row.spans]
         told = element("title", words(_told(row, said)))
-        name = label(left - 8, middle + 4, _short(row.label), text_anchor="end")
-        end = max((of.at(stop) for _, _, stop in row.spans), default=left)
+        name = label(of.start - 8, middle + 4, _short(row.label), text_anchor="end")
+        end = max((of.at(stop) for _, _, stop in row.spans), default=of.start)
         mark = label(end + 4, middle + 4, row.mark, class_="mark") if row.mark else ""
         parts.append(element("g", told, name, *boxes, mark))
     return "".join(parts)
