@@ -29,6 +29,10 @@ def _ledger(info: RunInfo) -> dict[str, Any]:
 
 def _asking(info: RunInfo) -> dict[str, Any]:
     extra = {name: value for name, value in info.config.extra.items() if name not in _NO_MATTER}
+    if isinstance(
+        prompts := extra.get("prompts"), Mapping
+    ):  # repeats have prompts of their own, or caches help
+        extra["prompts"] = {name: value for name, value in prompts.items() if name != "seed"}
     return {**_config(info, _ASKING), **extra}
 
 
