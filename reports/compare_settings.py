@@ -29,6 +29,9 @@ def _ledger(info: RunInfo) -> dict[str, Any]:
 
 def _asking(info: RunInfo) -> dict[str, Any]:
     extra = {name: value for name, value in info.config.extra.items() if name not in _NO_MATTER}
+    prompts = extra.get("prompts")
+    if isinstance(prompts, Mapping):  # the seed aside: repeats have prompts that no cache knows
+        extra["prompts"] = {name: value for name, value in prompts.items() if name != "seed"}
     return {**_config(info, _ASKING), **extra}
 
 
