@@ -1,6 +1,7 @@
 """Which records of a trace are requests, and what else there is to say of them, as they stream by.
 
-Pure. Loading a trace and describing it take their rows from here, so that they cannot disagree.
+Loading a trace and describing it take their rows from here, so that they cannot disagree. Ids and sessions
+go to disk where they are too many.
 """
 
 from __future__ import annotations

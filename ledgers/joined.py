@@ -9,7 +9,6 @@ from io import FileIO, RawIOBase
 from pathlib import Path
 from typing import Any
 
-from ledgers.errors import InputError
 from ledgers.formats.fields import BOM, Files
 
 SUFFIXES = (".json", ".jsonl")
@@ -17,10 +16,7 @@ SUFFIXES = (".json", ".jsonl")
 
 def trace_files(directory: str) -> Files | None:
     """Those that are joined; None where there are none."""
-    try:
-        paths = [path for path in Path(directory).iterdir() if path.suffix in SUFFIXES and path.is_file()]
-    except OSError as error:
-        raise InputError(f"{directory}: {error.strerror}") from None
+    paths = [path for path in Path(directory).iterdir() if path.suffix in SUFFIXES and path.is_file()]
     return Files(directory, [str(path) for path in sorted(paths)]) if paths else None
 
 

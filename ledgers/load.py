@@ -154,9 +154,13 @@ def _length_range(length: int, ratio: Fraction) -> tuple[int, int]:
 
 def trace_source(source: str) -> str:
     """What is named, or where that is a directory of traces and of no run, the files in it."""
-    if not Path(source).is_dir() or any((Path(source) / name).exists() for name in (rundir.ROWS, RUN)):
-        return source
-    return trace_files(source) or source
+    path = Path(source)
+    try:
+        if not path.is_dir() or any((path / name).exists() for name in (rundir.ROWS, RUN)):
+            return source
+        return trace_files(source) or source
+    except OSError as error:
+        raise InputError(f"{source}: {error.strerror}") from None
 
 
 @contextmanager

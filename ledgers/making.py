@@ -11,7 +11,7 @@ from ledgers.errors import InputError
 from ledgers.intake import Intake, no_request
 from ledgers.ledger import Ledger
 from ledgers.lengths import Mix
-from ledgers.load import LENGTHS, plan, read_trace
+from ledgers.load import LENGTHS, plan, read_trace, trace_source
 from ledgers.recipes import make_requests
 from ledgers.settings import Hardware
 from ledgers.timing import Timing, draw_timing
@@ -49,6 +49,7 @@ def recipe_ledger(name: str, num_prompts: int, seed: int, hardware: Hardware) ->
 def lengths_of(source: str) -> tuple[Sequence[int], Sequence[int]]:
     """The prompts and outputs of a trace, read once. InputError if it cannot be."""
     lengths = Table(LENGTHS)
+    source = trace_source(source)
     with read_trace(source) as (_, records):
         intake = Intake(source, records, strict=False)
         for _, row in intake:
