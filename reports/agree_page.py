@@ -12,11 +12,12 @@ from reports.agreement_text import FIGURES, PARTS, WHERE_ANY, PolicyResult
 from reports.charts import Table
 from reports.page import Section, render
 from reports.plan import Plan
-from reports.text import CENSORED, DASH, RESTS, marked, ms, number
+from reports.text import CENSORED, DASH, RESTS, marked, ms, number, shortened
 from reports.timing import Timing
 
 MOST_IN_TIMELINE = 20  # requests, for each takes two lines
 MOST_LISTED = 50
+LONGEST_ID, LONGEST = 60, 400  # characters of what a ledger or a server says
 HAPPENED = {
     "received": "received",
     "prefill_start": "prefill",
@@ -42,7 +43,11 @@ def agreement_page(
     name: str, verdict: Verdict, results: Sequence[PolicyResult], ledgers: Sequence[Ledgers]
 ) -> str:
     """`name` is the ledger's; there are as many `ledgers` as results."""
-    doubts = [f"{each.policy}: {reason}." for each in results for reason in each.agreement.reasons]
+    doubts = [
+        f"{each.policy}: {shortened(reason, LONGEST)}."
+        for each in results
+        for reason in each.agreement.reasons
+    ]
     sections = [
         Section("Verdict", [MEANING[verdict], *doubts, QUESTIONS], [_verdicts(results)], id="verdict"),
         Section(
@@ -202,7 +207,7 @@ def _disputed(found: Agreement) -> dict[str, Sequence[str]]:
 
 def _ids(ids: Sequence[str]) -> str:
     more = f" and {len(ids) - MOST_LISTED:,} more" if len(ids) > MOST_LISTED else ""
-    return " ".join(ids[:MOST_LISTED]) + more
+    return " ".join(shortened(id, LONGEST_ID) for id in ids[:MOST_LISTED]) + more
 
 
 def _moved_table(requests: Sequence[RequestAgreement]) -> Table:
@@ -213,7 +218,7 @@ def _moved_table(requests: Sequence[RequestAgreement]) -> Table:
             _ticks(getattr(each.planned_ticks, key, None), getattr(each.served_ticks, key, None))
             for key in HAPPENED
         ]
-        rows.append([each.id, "; ".join(each.moved) or DASH, *ticks])
+        rows.append([shortened(each.id, LONGEST_ID), "; ".join(each.moved) or DASH, *ticks])
     return Table(["request", "what moved", *(f"{name}, tick" for name in HAPPENED.values())], rows)
 
 

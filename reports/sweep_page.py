@@ -15,6 +15,7 @@ ROOM = 1.03  # so that no point stands on the edge
 NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 TAIL = "p99"
 MOST_CURVES = 6
+MOST_TABLED = 50  # settings, of which every load is listed; the rest is in the file of curves
 Value = Callable[[Load], float | None]
 
 
@@ -40,7 +41,7 @@ def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
         sections.append(Section("Tails", charts=[chart for chart in tails if chart], id="tails"))
     sections += [
         Section(f"Every load{f', {curve.label}' if curve.label else ''}", (), [_loads(curve, slo_given)])
-        for curve in curves
+        for curve in curves[:MOST_TABLED]
     ]
     rates = len(settings["rates"])
     return render(f"Sweep of {ledger['name']}{f' over {rates} rates' if rates > 1 else ''}", sections)
