@@ -161,7 +161,7 @@ PLAN: Mapping[str, Page] = {
         shorter={
             "tokentick calibrate": "--streams 10 --seconds 0.5",
             "tokentick run traffic.jsonl": "--request-rate 60 --max-output 16",
-            "tokentick sweep traffic.jsonl": "--num-prompts 20 --request-rate 20,40 --max-output 16",
+            "tokentick sweep traffic.jsonl": "--num-prompts 20 --request-rate 20,40",
         }
     ),
 }
