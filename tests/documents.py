@@ -117,7 +117,7 @@ PLAN: Mapping[str, Page] = {
         before=f"cp {TRACE} my_trace.csv\n",
         shorter={
             "tokentick agree toy": "--request-rate 16 --tick 0.02",
-            "tokentick run --num-prompts": FEW,
+            "tokentick run --num-prompts": f"{FEW} --random-output-len 8",
             "tokentick run my_trace.csv": f"--api chat --model tokentick-mock {FEW}",
             "tokentick calibrate": "--streams 10 --seconds 0.5",
         },
@@ -160,7 +160,7 @@ PLAN: Mapping[str, Page] = {
     "real-endpoint.md": Page(
         shorter={
             "tokentick calibrate": "--streams 10 --seconds 0.5",
-            "tokentick run traffic.jsonl": "--request-rate 60",
+            "tokentick run traffic.jsonl": "--request-rate 60 --max-output 16",
             "tokentick sweep traffic.jsonl": "--num-prompts 20 --request-rate 20,40",
         }
     ),
