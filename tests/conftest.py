@@ -18,9 +18,9 @@ import pytest
 COMMAND = [sys.executable, "-m", "tokentick"]
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test looks at, or touches, what the user's own runs have left."""
+    """No test looks at, or touches, what the user's own runs or other tests have left."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

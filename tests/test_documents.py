@@ -67,6 +67,7 @@ def test_every_command_of_the_page_runs(
     """In order, in a fresh directory, as a reader would; what is shown below a block was printed by it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".state"))
     with ExitStack() as stack:
         reader = Reader(tmp_path, name, stack)
         for fence in to_run(name):
