@@ -21,6 +21,7 @@ from ledgers.errors import InputError, TargetError
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 600.0  # it may have the summary of hours to write
 DYING_LIMIT_S = 2.0
+IN_FLIGHT_LIMIT_S = 5.0  # of an interrupted run
 PR_SET_PDEATHSIG = 1
 
 
@@ -76,11 +77,14 @@ def load_generator(arguments: Sequence[str], *, with_key: bool = False) -> None:
 
 
 def _pass_on_interrupts(process: subprocess.Popen[bytes]) -> None:
-    """Each Ctrl-C goes on to the process, which ends in its own time after the first, sooner after more."""
+    """Each Ctrl-C goes on to the process, which waits for what is in flight after the first, not after more.
+
+    Nobody will judge what it still waits for, so it is told once more before long.
+    """
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
-        with contextlib.suppress(KeyboardInterrupt):
-            process.wait()
+        with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+            process.wait(IN_FLIGHT_LIMIT_S)
 
 
 def _start(arguments: Sequence[str], *, with_key: bool = False, **streams: Any) -> subprocess.Popen[bytes]:

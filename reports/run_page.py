@@ -36,6 +36,7 @@ from reports.text import (
     ms,
     rates,
     shortened,
+    verdict,
 )
 
 LONGEST = 400  # characters of what a server, a file or a shell said
@@ -87,13 +88,9 @@ def _name(info: RunInfo) -> str:
 
 def _verdict(info: RunInfo, summary: dict[str, Any]) -> list[str]:
     """Whether the figures can be relied on, what became of the requests, and the rates."""
-    client = summary["client"]
-    said = [_completeness(info, summary)]
-    if client:
-        limited = f"CLIENT-LIMITED: {'; '.join(client['reasons'])}."
-        said.append(limited if client["client_limited"] else "The load generator was not the limit.")
+    said = [_sentence(_joined(verdict(info, summary)).removeprefix("verdict: ")), _accounting(summary)]
     if steady := stability(summary["stability"]):
-        said.append(_joined(steady[0].upper() + steady[1:]))
+        said.append(_sentence(_joined(steady)))
     if summary["censored"]:
         said.append(f"{CENSORED}.")
     if any(summary["rests_on_largest"].values()):
@@ -101,17 +98,19 @@ def _verdict(info: RunInfo, summary: dict[str, Any]) -> list[str]:
     return [*said, _joined(rates(summary), " | ")]
 
 
-def _completeness(info: RunInfo, summary: dict[str, Any]) -> str:
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:].removesuffix('.')}."
+
+
+def _accounting(summary: dict[str, Any]) -> str:
     counts = {name.replace("_", " "): summary[name] for name in OUTCOMES}
     counts["unfinished"] -= summary["without_row"]
     counts["without a row"] = summary["without_row"]
     parts = " + ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "none"
-    whole = "Complete" if summary["complete"] else "NOT COMPLETE"
-    state = f"{whole}, interrupted" if info.interrupted else whole
     retries = f", {summary['retries']:,} of them retries;{ATTEMPTS[1:]}" if summary["retries"] else ""
     left_out = summary["trim"]["left_out"] if summary["trim"] else 0
     trimmed = f"; {left_out:,} more in a warm-up or cool-down, which are left out" if left_out else ""
-    return f"{state}: {summary['scheduled']:,} scheduled = {parts}{retries}{trimmed}."
+    return f"{summary['scheduled']:,} scheduled = {parts}{retries}{trimmed}."
 
 
 def _joined(lines: str, joint: str = " ") -> str:

@@ -113,6 +113,20 @@ def test_a_load_generator_that_was_interrupted_is_not_taken_for_an_agreement(tmp
     assert len(errors.strip().splitlines()) == 1
 
 
+def test_a_command_that_is_told_to_end_does_not_wait_for_answers(tmp_path: Path) -> None:
+    """SIGTERM with an answer of 200 s in flight: exit code 130 in seconds, and the rows so far are there."""
+    (tmp_path / "long.csv").write_text("prompt_tokens,output_tokens,arrival_s\n5,2,0\n5,2000,0\n")
+    command = [*COMMAND, "agree", "long.csv", "--hardware", "medium", "--tick", "0.1", "--out", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    measured = tmp_path / "out" / "continuous" / "measured"
+    wait_for_first_row(measured)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors.splitlines()[-1]
+    assert {row.outcome for row in Run(measured).rows()} == {"completed", "cancelled"}
+
+
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
