@@ -70,13 +70,10 @@ def _others(found: Comparison, place: int, *, alone: bool) -> Section:
     ]
     return Section(
         "Figures beside the judged ones" + ("" if alone else f", {', '.join(found.candidate)}"),
-        [
-            *(title.rstrip(":") + "." for title, _ in read),
-            *(line for line in remarks(found) if line.startswith(NO_INTERVAL)),
-        ],
-        [_table(rows, found) for _, rows in read],
-        [_effects(known)] if known else [],
-        f"figures-{place}",
+        [line for line in remarks(found) if line.startswith(NO_INTERVAL)],
+        charts=[_effects(known)] if known else [],
+        id=f"figures-{place}",
+        parts=[Section(_capital(title.rstrip(":")), tables=[_table(rows, found)]) for title, rows in read],
     )
 
 

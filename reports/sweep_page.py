@@ -30,7 +30,11 @@ def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
     sections = [
         Section(
             "Result",
-            [_asked(settings), *(_said(curve, slo_given) for curve in shown), *_notes(curves)],
+            [
+                f"{_rate_title(shown, 'goodput' if slo_given else 'throughput')}.",
+                _asked(settings),
+                *_notes(curves),
+            ],
             [_overview(curves, slo_given)],
             id="result",
         )
@@ -62,17 +66,6 @@ def _asked(settings: Mapping[str, Any]) -> str:
         *([f"SLO {slo}"] if slo else []),
     ]
     return f"{'; '.join(parts)}."
-
-
-def _said(curve: Curve, slo_given: bool) -> str:
-    """What a setting came to, in a sentence."""
-    most = max((load.throughput_rps or 0 for load in curve.loads), default=0)
-    text = f"knee at {knee_word(curve)} req/s" if curve.knee is not None else "no knee found"
-    text += f", at most {number(float(most))} req/s done"
-    if slo_given and curve.most_goodput is not None:
-        best = curve.loads[curve.most_goodput]
-        text += f", at most {number(best.goodput_rps)} req/s good, at {_rate_word(best)} offered"
-    return f"{curve.label or 'Result'}: {text}."
 
 
 def _rate(load: Load) -> float | None:

@@ -56,7 +56,9 @@ def around(of: Frame) -> str:
 
 
 def bound_lines(of: Frame, bounds: Sequence[Bound]) -> str:
-    return "".join(_bound(of, bound) for bound in bounds)
+    upright = [bound for bound in bounds if bound.axis == "x"]
+    places = {bound: place for place, bound in enumerate(upright)}
+    return "".join(_bound(of, bound, places.get(bound, 0)) for bound in bounds)
 
 
 def band_areas(of: Frame, bands: Sequence[Band]) -> str:
@@ -88,14 +90,15 @@ def swatch(inner: str) -> str:
     return element("svg", inner, viewBox="0 0 28 12", class_="swatch", aria_hidden="true")
 
 
-def _bound(of: Frame, bound: Bound) -> str:
+def _bound(of: Frame, bound: Bound, place: int) -> str:
+    """The names of upright ones stand one below the other, for they may be close together."""
     if bound.axis == "x":
         x = _within(of.x, bound.value)
         line = f"M{number(x)} {number(TOP)}V{number(HEIGHT - BOTTOM)}"
         left = x > (LEFT + WIDTH) / 2
         name = label(
             x - 5 if left else x + 5,
-            TOP + 12,
+            TOP + 12 + 15 * (place % 8),
             bound.label,
             text_anchor="end" if left else None,
             class_="bound-name",
