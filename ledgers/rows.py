@@ -151,8 +151,19 @@ tick_decoder = msgspec.json.Decoder(TickRow)
 
 
 def encode(value: Any) -> bytes:
-    """One JSON line without its newline."""
-    return _encoder.encode(value)
+    """One JSON line without its newline. What is no Unicode, as in the name of a file, is escaped."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_as_unicode(msgspec.to_builtins(value)))
+
+
+def _as_unicode(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_as_unicode(key): _as_unicode(each) for key, each in value.items()}
+    return [_as_unicode(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def decode_row(line: bytes) -> RequestRow:

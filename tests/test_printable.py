@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgers.printable import printable
+from ledgers.rundir import Run
+from tests.conftest import tokentick
 
 
 @pytest.mark.parametrize(
@@ -41,3 +45,12 @@ def test_nothing_that_is_obeyed_is_left_and_once_is_enough(text: str) -> None:
     kinds = {unicodedata.category(char) for char in shown if char not in "\n\t"}
     assert not kinds & {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
     assert printable(shown) == shown
+
+
+def test_the_name_of_a_ledger_need_not_be_unicode(tmp_path: Path) -> None:
+    """Its bytes are escaped in what is written of the run, which can be read again."""
+    ledger = os.fsdecode(bytes(tmp_path) + b"/\xff.csv")
+    Path(ledger).write_text("prompt_tokens,output_tokens,arrival_s\n5,2,0\n")
+    result = tokentick("simulate", ledger, "--out", "out", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert Run(tmp_path / "out").info.ledger.name == "\\udcff.csv"
