@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, refused, tokentick
+from tests.conftest import COMMAND, on_full_disk, refused, tokentick
 
 
 @pytest.fixture
@@ -88,6 +89,21 @@ def test_output_that_cannot_be_written_is_said(run: Path) -> None:
         )
     assert result.returncode == 2
     assert result.stderr.splitlines() == ["tokentick: cannot write the output: No space left on device"]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_is_cut_short_is_said(run: Path, unbuffered: str) -> None:
+    """A disk that takes a part of it and then no more, however Python was told to write."""
+    with (run.parent / "part.json").open("w") as part:
+        result = subprocess.run(
+            [*on_full_disk(1_000), "report", str(run), "--json"],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=part,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == ["tokentick: cannot write the output: File too large"]
 
 
 def test_a_run_of_which_nothing_is_left_can_be_reported(run: Path) -> None:
