@@ -27,13 +27,13 @@ from ledgers.metrics import e2e_ns, meets, tpot_ns, ttft_ns
 from ledgers.options import DEFAULT_PRESET
 from ledgers.rows import RequestRow, row_decoder, tick_decoder
 from ledgers.settings import PRESETS
+from ledgers.tail import Tail
 from reports.agree import WARM_UPS
 from reports.agreement import Agreement
 from reports.agreement_text import agreement_text
 from reports.lab.experiment import makespan_ns, simulation, toy
 from reports.lab.setting import Setting, SettingError
 from reports.lab.states import Floor
-from reports.lab.tail import Tail
 from reports.processes import end_with_parent
 
 MOST_S = 120.0
