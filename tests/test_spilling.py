@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgers.demand import demand
-from ledgers.description import Describer
+from ledgers.describer import Describer
 from ledgers.errors import InputError
 from ledgers.formats.fields import TraceRow
 from ledgers.intake import Intake
