@@ -61,9 +61,13 @@ def save_page(path: Path, page: str) -> None:
 
 def _check_replaced(path: Path) -> None:
     """InputError if what is there is not ours to replace: a page is, and an empty file."""
-    if path.is_dir():
+    try:
+        is_directory, is_ours = path.is_dir(), not path.exists() or _is_page(path)
+    except OSError as error:
+        raise InputError(f"--html {path}: {error.strerror}") from None
+    if is_directory:
         raise InputError(f"--html {path}: is a directory")
-    if path.exists() and not _is_page(path):
+    if not is_ours:
         raise InputError(f"--html {path}: exists and is no HTML page, so it is not replaced")
 
 
@@ -72,13 +76,10 @@ def _is_below(path: Path, directory: Path) -> bool:
 
 
 def _is_page(path: Path) -> bool:
-    try:
-        if not path.is_file():  # a device or a pipe, which is not even to be opened
-            return False
-        with path.open("rb") as file:
-            return file.read(len(BEGINNING)).lower() in (b"", BEGINNING)
-    except OSError as error:
-        raise InputError(f"--html {path}: {error.strerror}") from None
+    if not path.is_file():  # a directory; a device or a pipe, which is not even to be opened
+        return False
+    with path.open("rb") as file:
+        return file.read(len(BEGINNING)).lower() in (b"", BEGINNING)
 
 
 def _temporary(path: Path) -> Path:

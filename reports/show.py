@@ -51,7 +51,7 @@ _STDOUT, _STDERR = 1, 2
     "--against",
     type=click.Path(path_type=Path),
     metavar="RUN",
-    help="With --diagnose: a baseline, for what went up and what did not.",
+    help="With --diagnose or --html: a baseline, for what went up and what did not.",
 )
 @html_option("the run")
 @trim_options
@@ -70,8 +70,8 @@ def report(
     """Rebuild the summary of run directories, whole or cut short, and print it.
 
     With --warmup or --cooldown the figures are printed as they would be with these, and no file is changed.
-    With --require the exit code is 1 if a run misses any of it. --html makes the page of any directory of
-    sweep, agree or calibrate again.
+    With --require the exit code is 1 if a run misses any of it. --html also makes the page of a directory
+    of sweep, agree or calibrate again.
     """
     _check_form(form, ticks, diagnose, detailed)
     required = [parse_requirement(word) for word in require]
