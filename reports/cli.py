@@ -182,7 +182,7 @@ def _agreement_text(
     results: Sequence[PolicyResult], verdict: Verdict, judged: Mapping[str, Sequence[Judged]], out: Path
 ) -> Iterator[str]:
     for result in results:
-        yield from _request_text(out / result.policy, result)
+        yield from request_text(out / result.policy, result)
     yield f"\n{side_by_side(results)}\n\n{parts_table(results)}"
     for result in results:
         yield "\n" + agreement_text(result.policy, result.agreement)
@@ -191,7 +191,7 @@ def _agreement_text(
         yield f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}"
 
 
-def _request_text(directory: Path, result: PolicyResult) -> Iterator[str]:
+def request_text(directory: Path, result: PolicyResult) -> Iterator[str]:
     """The measured ledger of one policy with the server's queue delays, if it is short enough to read."""
     measured = Run(directory / "measured")
     rows = list(measured.rows())
