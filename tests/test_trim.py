@@ -151,7 +151,7 @@ def test_agree_judges_requests_by_the_whole_window(tmp_path: Path) -> None:
     summary = summarize(Run(tmp_path / "measured"))
     result = PolicyResult("chunked", None, summary, {}, {})  # type: ignore[arg-type]
     text = "\n".join(request_text(tmp_path, result))
-    assert "completed" in text
+    assert "R009" in text
     assert "unfinished" not in text
 
 
