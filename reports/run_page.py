@@ -23,10 +23,10 @@ from reports.run_charts import (
 )
 from reports.run_rows import RunRows
 from reports.run_state_charts import TickColumns, client_charts, in_flight_chart, kv_chart, server_chart
+from reports.tables import DASH, ms, shortened
 from reports.text import (
     ATTEMPTS,
     CENSORED,
-    DASH,
     LATENCIES,
     PERCENTILES,
     RESTS,
@@ -34,9 +34,7 @@ from reports.text import (
     instrument,
     left_out,
     marked,
-    ms,
     rates,
-    shortened,
     verdict,
 )
 

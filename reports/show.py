@@ -26,10 +26,12 @@ from ledgers.summary import save_summary, summarize
 from reports.certainty_text import certainty
 from reports.forms import DETAILED, FORMS, Form, Shown, form_option, lines, print_form
 from reports.html_file import check_html, html_option, save_page
+from reports.requests_text import request_labels
 from reports.required_text import required_text
 from reports.server_text import server_text
 from reports.tables import WIDTH, is_plain, plainly
-from reports.text import request_labels, run_text, tick_lines
+from reports.text import run_text
+from reports.ticks_text import tick_lines
 
 ROWS_SHOWN = 20
 _STDOUT, _STDERR = 1, 2

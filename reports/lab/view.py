@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from reports.lab.chart import LARGE, SMALL, Frame, Size, draw, frame
 from reports.lab.words import LANGUAGES, script_words, words
-from reports.text import DASH, marked, ms, number
+from reports.tables import DASH, ms, number
+from reports.text import marked
 
 PRESETS = ("steady", "head-of-line", "busy", "overload")
 MOST_TICKS = 600  # listed and stepped through
