@@ -12,8 +12,7 @@ from reports.agreement_text import FIGURES, PARTS, WHERE_ANY, PolicyResult
 from reports.charts import Table
 from reports.page import Section, render
 from reports.plan import Plan
-from reports.tables import DASH, ms, number, shortened
-from reports.text import CENSORED, RESTS, marked
+from reports.text import CENSORED, DASH, RESTS, marked, ms, number, shortened
 from reports.timing import Timing
 
 MOST_IN_TIMELINE = 20  # requests, for each takes two lines

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ledgers.calibration import LIMIT_MS, PATTERNS, Calibration, Pattern, Rung
 from ledgers.distributions import Distribution
-from reports.tables import DASH, ms, table, wrapped
-from reports.text import load
+from reports.text import DASH, load, ms, table, wrapped
 
 COLUMNS = ("pattern", "streams", "tok/s", "p50", "p99", "max", "every", "bound", "lag", "CPU", "verdict")
 LEGEND = (

@@ -8,7 +8,7 @@ from reports.compare import Comparison, Line
 from reports.compare_samples import MARKS
 from reports.compare_settings import in_words
 from reports.markdown import escaped as _marked
-from reports.tables import DASH, ms, table, wrapped
+from reports.text import DASH, ms, table, wrapped
 
 COLUMNS = ("metric", "before", "after", "diff", "change", "interval", "verdict")
 LEGENDS = {

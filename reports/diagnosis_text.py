@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from reports.diagnosis import Diagnosis
 from reports.findings import Figure, Finding
 from reports.markdown import escaped as _marked
-from reports.tables import DASH, WIDTH, wrapped
+from reports.text import DASH, WIDTH, wrapped
 
 NOTHING = "Nothing stands out."
 _VALUE = 32  # columns for the value and its unit

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reports.find import Found, Search
-from reports.tables import DASH, table, wrapped
+from reports.text import DASH, table, wrapped
 from reports.trial import Candidate, Evidence
 
 

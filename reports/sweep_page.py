@@ -9,8 +9,7 @@ from reports.charts import Axis, Bound, Chart, Series, Table, lines
 from reports.curves import METRICS, TAILS, Curve, Load
 from reports.page import Section, render
 from reports.sweep_text import KNEE_RULE, knee_word
-from reports.tables import DASH, ms, number
-from reports.text import CENSORED, RESTS
+from reports.text import CENSORED, DASH, RESTS, ms, number
 
 ROOM = 1.03  # so that no point stands on the edge
 NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}

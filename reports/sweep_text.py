@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from reports.curves import METRICS, TAILS, Curve, Load
-from reports.tables import DASH, WIDTH, is_plain, number, table, wrapped
-from reports.text import RESTS
+from reports.tables import is_plain
+from reports.text import DASH, RESTS, WIDTH, number, table, wrapped
 
 MOST_CURVES = 6  # that are shown one by one
 BAR_WIDTH, AXIS_WIDTH = 28, 34
