@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgers.errors import InputError
+from reports.html_file import save_page
 from tests.conftest import on_full_disk, refused, tokentick
 from tests.test_compare_command import make
 from tests.test_html_pages import parsed
@@ -52,6 +54,8 @@ def test_what_is_there_and_is_no_page_stays(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("arrival_s,prompt_tokens\n")
     for file in ("folder", "trace.csv", "/dev/null"):
         refused(tokentick("compare", *runs, "--html", file, cwd=tmp_path), 2, f"--html {file}")
+        with pytest.raises(InputError):  # nor where it has come in the meantime
+            save_page(tmp_path / file, "<!doctype html>")
     assert (tmp_path / "trace.csv").read_text() == "arrival_s,prompt_tokens\n"
     assert not Path("/dev/null").is_file()
 
