@@ -14,7 +14,7 @@ from reports.agreement import Agreement
 from reports.charts import Axis, Bar, Bound, Chart, Series, Table, lines, scatter, timeline
 from reports.charts.shapes import Style
 from reports.sides import state
-from reports.text import ms, shortened
+from reports.tables import ms, shortened
 
 NEAR = 4  # times what was reserved: from there on a budget would only make the curve small
 

@@ -15,7 +15,7 @@ from reports.compare_samples import LATENCIES, Sample
 from reports.compare_text import COLUMNS, cells, conclusion, heading, interval, remarks, tables
 from reports.effects_chart import EffectRow, effects_chart
 from reports.page import Section, render
-from reports.text import ms
+from reports.tables import ms
 
 OVERLAID = {"ttft": "TTFT", "e2e": "E2E", "tpot": "TPOT"}
 MOST_CURVES = 12

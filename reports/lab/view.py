@@ -16,7 +16,8 @@ from markupsafe import Markup
 from ledgers.settings import PRESETS
 from reports.lab.chart import LARGE, SMALL, Frame, Size, draw, frame
 from reports.lab.words import LANGUAGES, script_words, words
-from reports.text import DASH, marked, ms, number
+from reports.tables import DASH, ms, number
+from reports.text import marked
 
 MOST_LISTED = 600  # ticks, which are also those to step through
 NO_KNOBS = ("preset", "lang")  # which are links
