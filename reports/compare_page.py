@@ -7,13 +7,12 @@ from pathlib import Path
 
 from ledgers.distributions import nearest_rank
 from ledgers.units import NS_PER_MS
-from reports.charts import Axis, Chart, Series, Table, lines, percentile_points
+from reports.charts import Axis, Chart, Effect, Series, Table, effects, lines, percentile_points
 from reports.charts.frame import COLORS
 from reports.compare import Comparison, Line
 from reports.compare_metrics import Metric
 from reports.compare_samples import LATENCIES, Sample
 from reports.compare_text import COLUMNS, cells, conclusion, heading, interval, remarks, tables
-from reports.effects_chart import EffectRow, effects_chart
 from reports.page import Section, render
 from reports.text import ms
 
@@ -78,7 +77,7 @@ def _others(found: Comparison, place: int, *, alone: bool) -> Section:
 
 
 def _effects(rows: Sequence[Line]) -> Chart:
-    return effects_chart(_finding(rows), DESCRIBED.format(len(rows)), list(map(_effect, rows)))
+    return effects(_finding(rows), DESCRIBED.format(len(rows)), list(map(_effect, rows)))
 
 
 DESCRIBED = (
@@ -126,13 +125,13 @@ def _change(line: Line) -> str:
     return "-" if middle is None else f"{middle:+.1f}{unit}"
 
 
-def _effect(line: Line) -> EffectRow:
+def _effect(line: Line) -> Effect:
     neutral = 1.0 if line.interval_of == "ratio" else 0.0
     known = line.interval_of == "ratio" or line.unit == "share"
     low, high = (
         None if limit is None or not known else 100 * (limit - neutral) for limit in (line.low, line.high)
     )
-    return EffectRow(
+    return Effect(
         _name(line),
         _middle(line),
         low,

@@ -19,8 +19,8 @@ from ledgers.rows import RequestRow
 from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter
 from ledgers.settings import Slo
 from ledgers.summary import summarize
-from reports.charts import Chart, Table
-from reports.page import Section, figure, render
+from reports.charts import Table
+from reports.page import Section, render
 from reports.run_page import run_page
 from reports.run_rows import RunRows
 from tests.conftest import on_full_disk, refused, tokentick
@@ -276,11 +276,3 @@ def test_columns_of_numbers_are_aligned_by_their_last_digit() -> None:
     page = Page(render("t", [Section("s", tables=[table])]))
     heads = [attributes.get("class") for tag, attributes in page.tags if attributes.get("scope") == "col"]
     assert heads == [None, "n", None]
-
-
-def test_a_figure_can_stand_in_another_page() -> None:
-    """Alone, with a heading of the level that is asked for, in its language."""
-    chart = Chart("<title>", "about", "<svg></svg>", Table(["x"], [["1"]]))
-    page = Page(figure(chart, lang="zh-Hans", level=4))
-    assert page.said("h4") == ["<title>"]
-    assert page.said("summary") == ["数据"]

@@ -16,12 +16,11 @@ from ledgers.settings import Hardware
 from reports.agree_charts import Ledgers, kv_chart, time_charts, timeline_of
 from reports.agreement import Agreement, RequestAgreement
 from reports.calibration_page import calibration_page
-from reports.charts import Chart
+from reports.charts import Chart, Effect, effects
 from reports.compare import Sides, compare
 from reports.compare_metrics import Metric
 from reports.compare_page import comparison_page
 from reports.curves import Curve, Load
-from reports.effects_chart import EffectRow, effects_chart
 from reports.find import Found
 from reports.find_page import find_page
 from reports.plan import Plan
@@ -255,8 +254,8 @@ def test_a_comparison_says_verdict_effect_and_percentiles() -> None:
     assert page == compared()
 
 
-def effect(name: str, middle: float | None, low: float | None, high: float | None, verdict: str) -> EffectRow:
-    return EffectRow(name, middle, low, high, 5.0, verdict, "")
+def effect(name: str, middle: float | None, low: float | None, high: float | None, verdict: str) -> Effect:
+    return Effect(name, middle, low, high, 5.0, verdict, "")
 
 
 def whiskers(chart: Chart) -> list[str]:
@@ -265,10 +264,10 @@ def whiskers(chart: Chart) -> list[str]:
 
 def test_an_effect_stands_where_its_change_is_on_its_side_of_none() -> None:
     """The axis goes as far to either side, so no change stands in its middle."""
-    both = effects_chart("t", "d", [effect("a", 40, 30, 50, "worse"), effect("b", -40, -50, -30, "better")])
+    both = effects("t", "d", [effect("a", 40, 30, 50, "worse"), effect("b", -40, -50, -30, "better")])
     zero = re.search(r'd="M([\d.]+) [^"]*" class="axis"', both.svg)
-    worse = re.findall(r'<rect x="([\d.]+)"[^>]*fill="var\(--bad\)"', both.svg)[-1]
-    better = re.findall(r'<circle cx="([\d.]+)"[^>]*fill="var\(--good\)"', both.svg)[-1]
+    worse = re.findall(r'<rect x="([\d.]+)"[^>]*class="worse"', both.svg)[-1]
+    better = re.findall(r'<circle cx="([\d.]+)"[^>]*class="better"', both.svg)[-1]
     assert zero
     half = 4.5  # of the square, whose place is its corner
     assert float(worse) + half - float(zero[1]) == pytest.approx(float(zero[1]) - float(better), abs=0.02)
@@ -277,7 +276,7 @@ def test_an_effect_stands_where_its_change_is_on_its_side_of_none() -> None:
 def test_an_end_without_a_bound_is_an_arrow() -> None:
     """Both ends have a stroke across; where one is not known there is a tip in its place."""
     known, unbound = whiskers(
-        effects_chart("t", "d", [effect("a", 1, 0, 2, "worse"), effect("b", 1, None, 2, "cannot tell")])
+        effects("t", "d", [effect("a", 1, 0, 2, "worse"), effect("b", 1, None, 2, "cannot tell")])
     )
     assert known.count("v8") == 2
     assert unbound.count("v8") == 1
@@ -398,6 +397,15 @@ def test_each_request_has_its_measured_bar_above_the_simulated_one() -> None:
         "R02 measured",
         "simulated",
     ]
+
+
+def test_a_long_id_is_cut_once_and_keeps_which_bar_it_is() -> None:
+    id = "request-of-one-long-session-0042"
+    found = agreement()
+    found.requests = [RequestAgreement(id=id, schedule_equal=True, moved=[], plan_differs=False)]
+    svg = timeline_of("chunked", found, ledgers()).svg
+    (name,) = re.findall(r">(r[^<]* measured)<", svg)
+    assert re.fullmatch(r"r\w+~\S*42 measured", name)
 
 
 # What comes from elsewhere
