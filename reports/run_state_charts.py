@@ -14,8 +14,8 @@ from ledgers.rundir import RunConfig
 from ledgers.settings import Hardware
 from ledgers.units import NS_PER_MS, NS_PER_S
 from reports.charts import Axis, Band, Bound, Chart, Series, Table, lines
-from reports.charts.tables import figure
 from reports.charts.thinning import DRAWN, MOST_POINTS, Point, evenly, outline
+from reports.numbers import figure
 from reports.run_charts import said
 from reports.run_rows import RunRows
 

@@ -101,7 +101,7 @@ def test_a_calibration_says_how_far_stamps_are_right() -> None:
 def test_a_calibration_in_which_nothing_was_found_has_a_page() -> None:
     lost = rung("staggered", 1, first_ms=None, token_ms=None, verdict="server-limited", reasons=["late"])
     texts = parsed(calibration_page(calibration(lost)))
-    assert "staggered at 1 stream, 50 tokens/s: late" in texts["p"]
+    assert "staggered, 1 stream: late; the mock cannot go higher" in texts["p"]
     assert any("at no load that was tried" in text for text in texts["p"])
 
 
@@ -152,9 +152,9 @@ def test_a_sweep_says_what_was_most_and_where_tails_grew() -> None:
     assert "100 requests of made; simulated; 3 repeats each; SLO TTFT 500 ms." in texts["p"]
     assert "Goodput is 7.50 req/s at most with fast, at 8 req/s offered" in texts["h3"]
     assert "TTFT p99 is 40.0 ms at 2 and 4000 ms at 8 req/s with slow" in texts["h3"]
-    assert ["slow", "4", "7.75", "3.50", "4", "88%"] in rows(page)
-    assert ["fast", ">= 8", "7.75", "7.50", "8", "94%"] in rows(page)
-    assert any(row[0] == "4 knee" and row[2] == "3.50 ± 0.25" for row in rows(page))
+    assert ["slow", "4", "7.75", "3.50", "4", "88%", "40"] in rows(page)
+    assert ["fast", ">= 8", "7.75", "7.50", "8", "94%", "30"] in rows(page)
+    assert any(row[0] == "4 k" and row[2] == "3.50 ± 0.25" for row in rows(page))
     assert any(row[0] == "8 †" for row in rows(page))
     assert page == sweep_page(asked(), curves())
 
@@ -205,7 +205,7 @@ def test_a_search_says_the_rate_and_the_evidence_at_each() -> None:
     page = find_page(SEARCH, found)
     texts = parsed(page)
     assert texts["h1"] == ["Highest rate that keeps ttft.p95<=500"]
-    assert "chunked: highest rate that keeps it is 10 req/s." in texts["p"]
+    assert "chunked: highest rate that keeps it: 10 req/s." in texts["p"]
     assert "chunked: ttft.p95<=500 is kept up to 10 req/s and is missed from 10.4 req/s on" in texts["h3"]
     assert "chunked: at 10.4 req/s the queue grows by 12.0% of what arrives" in texts["h3"]
     assert ["10.4", "missed", "90.00%", "88.00%", "92.00%", "95.00%", "4,000", "3,000"] in rows(page)
@@ -215,12 +215,18 @@ def test_a_search_says_the_rate_and_the_evidence_at_each() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer("never", None, 10, [], []), "kept at no rate tried, down to 10 req/s."),
-        (Answer("always", 10, None, [], []), "kept at every rate tried, up to 10 req/s."),
+        (
+            Answer("never", None, 10, [], []),
+            "kept at no rate tried, down to 10 req/s: the highest lies below.",
+        ),
+        (
+            Answer("always", 10, None, [], []),
+            "kept at every rate tried, up to 10 req/s: the highest lies beyond.",
+        ),
         (
             Answer("open", 10, 12, [11], []),
-            "kept up to 10 req/s, missed from 12 req/s, "
-            "what is left is not resolvable with so many requests.",
+            "kept up to 10 req/s, missed from 12 req/s; "
+            "what is between is not resolvable in 4,000 requests: ttft.p95<=500.",
         ),
     ],
 )
