@@ -105,7 +105,7 @@ PURE = [
             "diagnosis_rules.py",
             "diagnosis_text.py",
             "diagnosis_waits.py",
-            "effects_chart.py",
+            "find_page.py",
             "findings.py",
             "plan.py",
             "required_text.py",
