@@ -229,7 +229,7 @@ def test_another_page_cannot_start_or_stop_anything(
 @pytest.mark.parametrize(
     ("method", "path", "body", "kind", "status"),
     [
-        ("GET", "/api/runs", b"", "application/json", 405),
+        ("DELETE", "/api/runs", b"", "application/json", 405),
         ("PUT", "/api/runs", b"{}", "application/json", 405),
         ("POST", "/", b"{}", "application/json", 405),
         ("POST", "/api/experiment", b"{}", "application/json", 405),
@@ -308,11 +308,15 @@ def test_a_setting_that_takes_too_long_is_refused_beforehand(lab: RunningLab) ->
 def test_a_live_run_from_its_first_tick_to_the_agreement(tmp_path: Path) -> None:
     """Every token of the ledger is told once as it is emitted, every request as the client had it.
 
-    A second run is refused meanwhile; who comes later gets all of it, who comes back what was missed; and
+    A second run is refused meanwhile, and who asks is told of the first; who comes later gets all of it, who comes back what was missed; and
     when it is over nothing of it is left.
     """
     with running_lab(tmp_path / "lab") as lab:
+        assert lab.ask("GET", "/api/runs").json == {"run": None}
         id = lab.start(FAST)
+        run = lab.ask("GET", "/api/runs").json["run"]
+        assert (run["id"], run["query"]) == (id, parse_strictly(FAST).query())
+        assert run["state"] in ("starting", "running", "comparing")
         second = lab.own("POST", "/api/runs", {"query": FAST})
         assert second.status == 409
         assert "going on" in second.json["error"]["message"]
@@ -320,8 +324,10 @@ def test_a_live_run_from_its_first_tick_to_the_agreement(tmp_path: Path) -> None
         assert lab.left_behind() == []
         again = list(lab.events(id))
         rest = list(lab.events(id, last=len(events) - 1))
+        ended = lab.ask("GET", "/api/runs").json["run"]
         seen = lab.ask("GET", f"/api/runs/{id}/events", headers={"Last-Event-ID": str(len(events))})
     assert again == events
+    assert ended == {**run, "state": "agreement"}
     assert rest == events[-1:]
     assert seen.status == 204  # nothing more will come: a browser is not to ask again
     states = [data["state"] for name, data in events if name == "state"]
@@ -357,6 +363,7 @@ def test_events_come_while_the_run_goes_on_and_it_can_be_stopped(tmp_path: Path)
             names = [name for name, _ in stream]
         assert names[-1] == "stopped"
         assert "agreement" not in names
+        assert lab.ask("GET", "/api/runs").json["run"]["state"] == "stopped"
         wait_until(lambda: not lab.left_behind())
         other = lab.start(FAST)
         assert other != id

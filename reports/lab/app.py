@@ -76,6 +76,7 @@ class Lab:
         app.router.add_get("/", self.page)
         app.router.add_get("/static/{name}", self.file)
         app.router.add_get("/api/experiment", self.experiment)
+        app.router.add_get("/api/runs", self.last)
         app.router.add_post("/api/runs", self.start)
         app.router.add_get("/api/runs/{id}/events", self.events, allow_head=False)
         app.router.add_delete("/api/runs/{id}", self.stop)
@@ -149,6 +150,11 @@ class Lab:
             return _error(400, f"the body is not what was expected: {error}")
         run = self._runs.start(parse_strictly(wanted.query))
         return _json({"id": run.id, "query": run.setting.query()}, status=201)
+
+    async def last(self, _: web.Request) -> web.Response:
+        """The run that goes on, or the last one: a page that is loaded anew can follow it, or stop it."""
+        run = self._runs.last
+        return _json({"run": run and run.to_json()})
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         return await self._streams.send(request, self._run(request))
