@@ -314,7 +314,7 @@ MALFORMED = {
     "control characters": b"GET / HTTP/1.1\r\n" + HOST + b"X: \x00\x01\r\n\r\n",
     "two lengths": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
     "no gzip": POST + b'Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n{"query":""}',
-    "no gzip, not read": b"PUT / HTTP/1.1\r\n"
+    "no gzip, and not read": b"PUT / HTTP/1.1\r\n"
     + HOST
     + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnone",
     "an expectation": b"GET / HTTP/1.1\r\n" + HOST + b"Expect: foo\r\n\r\n",
@@ -357,8 +357,8 @@ def test_a_setting_that_takes_too_long_is_refused_beforehand(lab: RunningLab) ->
 def test_a_live_run_from_its_first_tick_to_the_agreement(tmp_path: Path) -> None:
     """Every token of the ledger is told once as it is emitted, every request as the client had it.
 
-    A second run is refused meanwhile, and who asks is told of the first; who comes later gets all of it, who comes back what was missed; and
-    when it is over nothing of it is left.
+    A second run is refused meanwhile, and who asks is told of the first; who comes later gets all of it, who
+    comes back what was missed; and when it is over nothing of it is left.
     """
     with running_lab(tmp_path / "lab") as lab:
         assert lab.ask("GET", "/api/runs").json == {"run": None}
