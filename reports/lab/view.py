@@ -13,13 +13,13 @@ from urllib.parse import parse_qsl, urlencode
 
 from markupsafe import Markup
 
+from ledgers.settings import PRESETS
 from reports.lab.chart import LARGE, SMALL, Frame, Size, draw, frame
 from reports.lab.words import LANGUAGES, script_words, words
 from reports.text import DASH, marked, ms, number
 
-PRESETS = ("steady", "head-of-line", "busy", "overload")
-MOST_TICKS = 600  # listed and stepped through
-KNOBS = ("rate", "hardware", "tick", "policy", "batch", "wait", "chunk", "slo", "ttft", "tpot")
+MOST_LISTED = 600  # ticks, which are also those to step through
+NO_KNOBS = ("preset", "lang")  # which are links
 BOUNDS = {"slo": "E2E", "ttft": "TTFT", "tpot": "TPOT"}
 REQUEST_COLUMNS = ("id", "arrival", "prompt", "output", "queue_delay", "ttft", "tpot", "e2e", "slo")
 TICK_COLUMNS = (
@@ -108,7 +108,9 @@ def page(
             for key, name in LANGUAGES.items()
         ],
         "presets": [_preset(name, experiment["setting"], lang) for name in PRESETS],
-        "knobs": [_knob(controls[name], t, experiment["tick_ms"]) for name in KNOBS if name in controls],
+        "knobs": [
+            _knob(knob, t, experiment["tick_ms"]) for name, knob in controls.items() if name not in NO_KNOBS
+        ],
         "problems": [_problem(problem, controls, t) for problem in problems],
         "slo": _slo(experiment["setting"]),
         "budget": f"{of.budget:,}",
@@ -135,7 +137,7 @@ def _in_focus(experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str]) ->
     wanted = experiment["setting"]["policy"]
     policy = next(each for each in experiment["policies"] if each["policy"] == wanted)
     requests, shown = policy["requests"], [tick for tick in policy["ticks"] if _anything(tick)]
-    listed, alone = [tick["tick"] for tick in shown[:MOST_TICKS]], frame(experiment, [policy])
+    listed, alone = [tick["tick"] for tick in shown[:MOST_LISTED]], frame(experiment, [policy])
     return {
         "focus": _outcome(policy, experiment, of, t),
         "focus_links": [
@@ -152,10 +154,10 @@ def _in_focus(experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str]) ->
         "live_svg": _picture(policy, alone, t, SMALL, listed),
         "requests": [_request(request, t) for request in requests],
         "row_dagger": any(request["censored"] for request in requests),
-        "ticks": [_tick(tick, of, t) for tick in shown[:MOST_TICKS]],
+        "ticks": [_tick(tick, of, t) for tick in shown[:MOST_LISTED]],
         "ticks_cut": ""
-        if len(shown) <= MOST_TICKS
-        else t["ticks_cut"].format(shown=MOST_TICKS, all=len(shown)),
+        if len(shown) <= MOST_LISTED
+        else t["ticks_cut"].format(shown=MOST_LISTED, all=len(shown)),
         "waits": list(waitings(policy, t)),
         "live_rows": [LiveRow(each["id"], ms(each["e2e_ms"]), each["output_tokens"]) for each in requests],
     }
