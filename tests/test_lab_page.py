@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ledgers.settings import PRESETS
 from reports.lab.experiment import experiment
-from reports.lab.setting import knobs, parse
+from reports.lab.setting import Setting, knobs, parse
 from reports.lab.view import happened, page, why
 from reports.lab.words import CATALOGUE, LANGUAGES, words
 
@@ -107,6 +108,13 @@ def test_the_outcome_is_that_of_the_worked_examples(preset: str) -> None:
         assert found["outcomes"][place].of == f"{known['slo_pass']} of 16"
         assert figures["KV peak, tokens"][place] == str(known["kv_peak_tokens"])
         assert ("†" in figures["E2E p50, ms"][place]) is known["censored"]
+
+
+def test_every_part_of_the_setting_is_on_the_page() -> None:
+    """What can be asked for can be turned, or is a link."""
+    found = shown("preset=busy")
+    assert {knob["name"] for knob in found["knobs"]} == {*Setting._fields} - {"lang"}
+    assert [preset.key for preset in found["presets"]] == [*PRESETS]
 
 
 def test_a_picture_shows_each_token_and_each_tick() -> None:

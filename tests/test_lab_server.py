@@ -8,16 +8,22 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
+from aiohttp.streams import StreamReader
+from aiohttp.test_utils import make_mocked_request
 
+from reports.lab.app import Lab
 from reports.lab.experiment import experiment
-from reports.lab.setting import parse_strictly
+from reports.lab.live import LiveRuns
+from reports.lab.setting import Setting, SettingError, parse_strictly
 from tests.conftest import COMMAND, tokentick
 
 FAST = "rate=100&tick=0.02&policy=chunked"  # 0.15 s of arrivals, and less than a second in all
@@ -300,6 +306,27 @@ def test_a_setting_that_takes_too_long_is_refused_beforehand(lab: RunningLab) ->
     assert "15" in answer.json["error"]["message"]
     assert "120 s" in answer.json["error"]["message"]
     assert lab.left_behind() == []
+
+
+async def test_the_page_answers_while_a_live_run_is_simulated_beforehand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That is done beside the event loop, in turn with all other simulations."""
+    threads: list[str] = []
+
+    def simulated(_: Setting) -> float:
+        threads.append(threading.current_thread().name)
+        raise SettingError(None, "too long")
+
+    monkeypatch.setattr("reports.lab.app.simulated_s", simulated)
+    lab, body = Lab(0, LiveRuns()), StreamReader(Mock(), 1_000)
+    body.feed_data(b"{}")
+    body.feed_eof()
+    headers = {"Content-Type": "application/json"}
+    with pytest.raises(SettingError):
+        await lab.start(make_mocked_request("POST", "/api/runs", headers, payload=body))
+    await lab.close()
+    assert threads == ["simulation_0"]
 
 
 # Live

@@ -22,9 +22,11 @@ from ledgers.health import HealthSample
 from ledgers.histograms import IntervalLog
 from ledgers.rows import RequestRow, encode
 from ledgers.rundir import Run
+from ledgers.tail import Tail
+from loadgen.live.progress import Progress, Watched
 from loadgen.live.screen import Part
 from loadgen.live.view import view
-from loadgen.live.watched import Progress, Watch, Watched
+from loadgen.live.watched import Watch
 from tests.conftest import COMMAND, MockServer
 
 MS, S = 1_000_000, 1_000_000_000
@@ -152,6 +154,21 @@ def test_files_are_read_as_they_grow(tmp_path: Path) -> None:
         file.write(line[20:])
         assert watch.look()
     assert watch.progress.ended == 2
+
+
+def test_a_tail_reads_a_bounded_piece_at_a_time_and_keeps_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is far behind catches up look by look; one that is no longer watched costs no descriptor."""
+    monkeypatch.setattr("ledgers.tail._MOST_BYTES", 10)
+    path = tmp_path / "lines"
+    tail = Tail(path)
+    assert tail.lines() == []
+    path.write_bytes(b"first\nsecond\nthird\nhal")
+    assert [tail.lines() for _ in range(3)] == [[b"first"], [b"second", b"third"], []]
+    before = len(os.listdir("/proc/self/fd"))
+    del tail
+    assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
 class Screen:

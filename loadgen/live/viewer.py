@@ -12,7 +12,7 @@ from pathlib import Path
 from ledgers.rows import encode
 from ledgers.telling import is_screen
 from ledgers.units import NS_PER_S
-from loadgen.live.watched import Watched
+from loadgen.live.progress import Watched
 from loadgen.plan import Plan
 from loadgen.replay import to_stderr
 

@@ -23,10 +23,9 @@ from ledgers.rows import encode
 from reports.lab import security
 from reports.lab.events import Streams
 from reports.lab.experiment import experiment
-from reports.lab.live import BusyError, LiveRun, LiveRuns
+from reports.lab.live import BusyError, LiveRun, LiveRuns, simulated_s
 from reports.lab.setting import (
     DEFAULT,
-    LANGUAGES,
     MOST_CHARS,
     Problem,
     Setting,
@@ -36,6 +35,7 @@ from reports.lab.setting import (
     parse_strictly,
 )
 from reports.lab.view import page
+from reports.lab.words import LANGUAGES
 
 MOST_BODY_BYTES = 4_096
 MOST_WAITING = 8
@@ -148,7 +148,8 @@ class Lab:
             wanted = msgspec.json.decode(body, type=RunRequest)
         except msgspec.DecodeError as error:
             return _error(400, f"the body is not what was expected: {error}")
-        run = self._runs.start(parse_strictly(wanted.query))
+        setting = parse_strictly(wanted.query)
+        run = self._runs.start(setting, await self._in_turn(partial(simulated_s, setting)))
         return _json({"id": run.id, "query": run.setting.query()}, status=201)
 
     async def last(self, _: web.Request) -> web.Response:
@@ -189,7 +190,7 @@ def preferred(accepted: str) -> str:
         lang = tag.strip().lower().partition("-")[0]
         if lang in LANGUAGES and re.fullmatch(r"(0|1)(\.[0-9]{0,3})?", weight.strip() or "1"):
             wanted.append((float(weight.strip() or 1), lang))
-    return max(wanted, key=lambda each: each[0], default=(1.0, LANGUAGES[0]))[1]
+    return max(wanted, key=lambda each: each[0], default=(1.0, "en"))[1]
 
 
 def _query(request: web.Request) -> str:

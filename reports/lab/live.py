@@ -24,16 +24,15 @@ from typing import Any
 import msgspec
 
 from ledgers.metrics import e2e_ns, meets, tpot_ns, ttft_ns
-from ledgers.options import DEFAULT_PRESET
 from ledgers.rows import RequestRow, row_decoder, tick_decoder
-from ledgers.settings import PRESETS
+from ledgers.settings import DEFAULT_PRESET, PRESETS
+from ledgers.tail import Tail
 from reports.agree import WARM_UPS
 from reports.agreement import Agreement
 from reports.agreement_text import agreement_text
 from reports.lab.experiment import makespan_ns, simulation, toy
 from reports.lab.setting import Setting, SettingError
 from reports.lab.states import Floor
-from reports.lab.tail import Tail
 from reports.processes import end_with_parent
 
 MOST_S = 120.0
@@ -176,11 +175,11 @@ class LiveRuns:
     def __init__(self) -> None:
         self.last: LiveRun | None = None
 
-    def start(self, setting: Setting) -> LiveRun:
-        """BusyError while there is one, SettingError if it would take too long."""
+    def start(self, setting: Setting, simulated_s: float) -> LiveRun:
+        """BusyError while there is one."""
         if self.last and not self.last.over:
             raise BusyError("a live run is going on already: stop it, or wait for its end")
-        self.last = LiveRun(setting, simulated_s(setting))
+        self.last = LiveRun(setting, simulated_s)
         return self.last
 
     def find(self, id: str) -> LiveRun | None:
@@ -241,7 +240,7 @@ class Follower:
 
 def simulated_s(setting: Setting) -> float:
     """How long the run takes by the simulation. SettingError if that is too long."""
-    run_s = makespan_ns(simulation(setting, setting.policy, toy(setting)).rows()) / 1e9
+    run_s = makespan_ns(list(simulation(setting, setting.policy, toy(setting)).rows())) / 1e9
     hardware = setting.machine()
     warm_up_s = WARM_UPS * (setting.wait + _WARM_UP_TICKS * hardware.tick_s)
     if run_s + warm_up_s > MOST_S:

@@ -1,7 +1,7 @@
 """A whole setting of the lab as the query of a URL, and back. Pure.
 
-Owns the knobs and their bounds. Two queries that mean the same have one canonical form, which names what
-differs from the default. A value that cannot be used is replaced by its default, and said.
+Owns the knobs, their order and their bounds. Two queries that mean the same have one canonical form, which
+names what differs from the default. A value that cannot be used is replaced by its default, and said.
 """
 
 from __future__ import annotations
@@ -14,12 +14,22 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from ledgers.options import DEFAULT_PRESET
-from ledgers.settings import HARDWARE, PRESETS, Hardware, Preset, SchedulerSettings, Slo, WindowSettings
+from ledgers.settings import (
+    DEFAULT_PRESET,
+    HARDWARE,
+    PRESETS,
+    Hardware,
+    Preset,
+    SchedulerSettings,
+    Slo,
+    WindowSettings,
+)
 from ledgers.units import NS_PER_MS, exact, to_ns
+from mock_server.policies import POLICIES as EVERY_POLICY
+from reports.lab.words import LANGUAGES
 
-POLICIES = ("immediate", "static", "continuous", "chunked")
-LANGUAGES = ("en", "zh")
+POLICIES = tuple(name for name in EVERY_POLICY if name != "classes")
+"""Without a file of classes `classes` is `continuous` once more."""
 MOST_CHARS = 512
 MOST_FIELDS = 32
 _NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3}0*)?", re.ASCII)
@@ -40,21 +50,20 @@ class Knob(NamedTuple):
 
 KNOBS = (
     Knob("rate", 0.1, 100, 0.1, "req/s"),
+    Knob("tick", 0.02, 1, 0.01, "s", optional=True),
     Knob("batch", 1, 64, 1, "requests", whole=True),
     Knob("wait", 0, 10, 0.05, "s"),
+    Knob("chunk", 1, 512, 1, "tokens", whole=True),
     Knob("slo", 1, 600_000, 50, "ms"),
     Knob("ttft", 1, 600_000, 50, "ms", optional=True),
     Knob("tpot", 1, 600_000, 10, "ms", optional=True),
-    Knob("chunk", 1, 512, 1, "tokens", whole=True),
-    Knob("tick", 0.02, 1, 0.01, "s", optional=True),
 )
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "preset": tuple(PRESETS),
-    "policy": POLICIES,
     "hardware": tuple(HARDWARE),
-    "lang": LANGUAGES,
+    "policy": POLICIES,
+    "lang": tuple(LANGUAGES),
 }
-_OF_PRESETS = ("rate", "batch", "wait", "slo")
 
 
 class Problem(msgspec.Struct, frozen=True):

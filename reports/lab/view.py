@@ -13,17 +13,16 @@ from urllib.parse import parse_qsl, urlencode
 
 from markupsafe import Markup
 
+from ledgers.settings import PRESETS
 from reports.lab.chart import LARGE, SMALL, Frame, Size, dotted, draw, frame, names
 from reports.lab.misses import misses
-from reports.lab.setting import DEFAULT, parse
+from reports.lab.setting import DEFAULT, MOST_CHARS, parse
 from reports.lab.words import LANGUAGES, script_words, words
 from reports.text import DASH, marked, ms, number
 
-PRESETS = ("steady", "head-of-line", "busy", "overload")
-MOST_TICKS = 600  # listed and stepped through
-KNOBS = ("rate", "hardware", "tick", "policy", "batch", "wait", "chunk", "slo", "ttft", "tpot")
+MOST_LISTED = 600  # ticks, which are also those to step through
+NO_KNOBS = ("preset", "lang")  # which are links
 BOUNDS = {"slo": "E2E", "ttft": "TTFT", "tpot": "TPOT"}
-MOST_CHARS = 512  # of a query that are looked at
 REQUEST_COLUMNS = ("id", "arrival", "prompt", "output", "queue_delay", "ttft", "tpot", "e2e", "slo")
 TICK_COLUMNS = (
     "tick",
@@ -126,9 +125,9 @@ def page(
         ],
         "presets": [_preset(name, experiment["setting"], lang) for name in PRESETS],
         "knobs": [
-            _knob(controls[name], t, _usual(based, experiment["setting"]), refused)
-            for name in KNOBS
-            if name in controls
+            _knob(knob, t, _usual(based, experiment["setting"]), refused)
+            for name, knob in controls.items()
+            if name not in NO_KNOBS
         ],
         "problems": refused,
         "slo": _slo(experiment["setting"]),
@@ -162,7 +161,7 @@ def _in_focus(
     wanted = experiment["setting"]["policy"]
     policy = next(each for each in experiment["policies"] if each["policy"] == wanted)
     requests, shown = policy["requests"], [tick for tick in policy["ticks"] if _anything(tick)]
-    listed, alone = [tick["tick"] for tick in shown[:MOST_TICKS]], frame(experiment, [policy])
+    listed, alone = [tick["tick"] for tick in shown[:MOST_LISTED]], frame(experiment, [policy])
     return {
         "focus": _outcome(policy, of, t, query),
         "focus_links": [
@@ -182,10 +181,10 @@ def _in_focus(
         "live_svg": _picture(policy, alone, t, SMALL, listed),
         "requests": [_request(request, experiment["setting"], t) for request in requests],
         "row_dagger": any(request["censored"] for request in requests),
-        "ticks": [_tick(tick, of, t) for tick in shown[:MOST_TICKS]],
+        "ticks": [_tick(tick, of, t) for tick in shown[:MOST_LISTED]],
         "ticks_cut": ""
-        if len(shown) <= MOST_TICKS
-        else t["ticks_cut"].format(shown=MOST_TICKS, all=len(shown)),
+        if len(shown) <= MOST_LISTED
+        else t["ticks_cut"].format(shown=MOST_LISTED, all=len(shown)),
         "waits": list(waitings(policy, t)),
         "live_rows": [LiveRow(each["id"], _ms(each["e2e_ms"]), each["output_tokens"]) for each in requests],
     }
@@ -202,14 +201,13 @@ def _based(setting: Mapping[str, Any], query: str) -> dict[str, str]:
 
 def _usual(based: Mapping[str, str], setting: Mapping[str, Any]) -> dict[str, Any]:
     """What an emptied knob means."""
-    kept = {name: based[name] for name in ("preset", "hardware") if name in based}
-    usual = parse(urlencode(kept))[0]
+    usual = parse(f"preset={based['preset']}&hardware={setting['hardware']}")[0]
     return {**usual.to_json(), "tick": usual.tick_ms / 1000}
 
 
 def described(based: Mapping[str, str], setting: Mapping[str, Any], t: Mapping[str, str]) -> str:
     """The setting in words: its preset, what differs from it, its policy."""
-    knobs = (name for name in KNOBS if name in based and name != "policy")
+    knobs = (name for name in based if name not in (*NO_KNOBS, "policy"))
     changed = [f"{t[f'knob_{name}']} {t.get(f'{name}_{based[name]}', based[name])}" for name in knobs]
     return t["comma"].join([t[f"preset_{based['preset']}"], *changed, t[f"policy_{setting['policy']}"]])
 
