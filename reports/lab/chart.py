@@ -1,8 +1,8 @@
 """The picture of one policy: its requests as bars, and below them the KV cache, over the same ticks. Pure.
 
-Each row is a request, each dot a token at its stamp, and decode ends at the last one; a short upright line is
-where the E2E bound ends. A column per tick lies over the picture, unseen until the page's script marks the tick
-that is looked at.
+Each row is a request, each dot a token at its stamp, and decode ends at the last one; a short upright line
+is where the E2E bound ends. A column per tick lies over the picture, unseen until the page's script marks the
+tick that is looked at.
 """
 
 from __future__ import annotations

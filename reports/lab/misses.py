@@ -1,4 +1,4 @@
-"""Why a request missed the SLO: which bounds it broke, and whether the window closed before it was done. Pure."""
+"""Why a request missed the SLO: bounds that it broke, a window that closed before it was done. Pure."""
 
 from __future__ import annotations
 

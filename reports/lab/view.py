@@ -64,6 +64,7 @@ class Outcome(NamedTuple):
     key: str
     name: str
     what: str
+    met: int
     of: str
     why: str
     svg: Markup
@@ -139,9 +140,7 @@ def page(
     }
 
 
-def _compared(
-    experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str], query: str
-) -> dict[str, Any]:
+def _compared(experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str], query: str) -> dict[str, Any]:
     policies = experiment["policies"]
     figures = list(_figures(policies, t))
     signs = "".join(cell for _, cells in figures for cell in cells)
@@ -155,9 +154,7 @@ def _compared(
     }
 
 
-def _in_focus(
-    experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str], query: str
-) -> dict[str, Any]:
+def _in_focus(experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str], query: str) -> dict[str, Any]:
     wanted = experiment["setting"]["policy"]
     policy = next(each for each in experiment["policies"] if each["policy"] == wanted)
     requests, shown = policy["requests"], [tick for tick in policy["ticks"] if _anything(tick)]
@@ -269,7 +266,10 @@ def _problem(problem: Any, controls: Mapping[str, Mapping[str, Any]], t: Mapping
 def told(problem: Any, t: Mapping[str, str]) -> str:
     """What the server says, in the language of the page where its code is one of the catalogue's."""
     text = t.get(f"js_error_{problem.code}")
-    return problem.message if text is None else text.format(**problem.values)
+    values = {
+        name: f"{value:,}" if isinstance(value, int) else value for name, value in problem.values.items()
+    }
+    return problem.message if text is None else text.format(**values)
 
 
 def _with(query: str, **changes: str) -> str:
@@ -286,6 +286,7 @@ def _outcome(policy: Mapping[str, Any], of: Frame, t: Mapping[str, str], query: 
         key=key,
         name=t[f"policy_{key}"],
         what=t[f"policy_{key}_is"],
+        met=_met(requests),
         of=t["of"].format(met=_met(requests), n=len(requests)),
         why=why(policy, of.setting, t),
         svg=_picture(policy, of, t, SMALL),
@@ -307,10 +308,9 @@ def why(policy: Mapping[str, Any], setting: Mapping[str, Any], t: Mapping[str, s
     (cause, part), total = causes.most_common(1)[0], causes.total()
     longest = max(requests, key=lambda request: request["queue_delay_ms"] or 0)
     waited = "why_wait_all" if part == total else "why_wait"
-    times = t["once"] if part == 1 else t["times"].format(n=f"{part:,}")
     parts += [
         t[waited].format(
-            times=times,
+            part=f"{part:,}",
             total=t["request_tick" if total == 1 else "request_ticks"].format(n=f"{total:,}"),
             reason=t[f"reason_{cause}"],
         ),
@@ -319,9 +319,7 @@ def why(policy: Mapping[str, Any], setting: Mapping[str, Any], t: Mapping[str, s
     return t["joint"].join(parts)
 
 
-def _missed(
-    requests: Sequence[Mapping[str, Any]], setting: Mapping[str, Any], t: Mapping[str, str]
-) -> str:
+def _missed(requests: Sequence[Mapping[str, Any]], setting: Mapping[str, Any], t: Mapping[str, str]) -> str:
     """A request may break several bounds."""
     missed = len(requests) - _met(requests)
     causes = Counter(cause for request in requests for cause in misses(request, setting))
@@ -378,9 +376,7 @@ def _ms(value: float | None) -> str:
     return DASH if value is None else f"{value:,.1f}"
 
 
-def _request(
-    request: Mapping[str, Any], setting: Mapping[str, Any], t: Mapping[str, str]
-) -> Sequence[str]:
+def _request(request: Mapping[str, Any], setting: Mapping[str, Any], t: Mapping[str, str]) -> Sequence[str]:
     slo = {None: DASH, True: t["slo_met"], False: t["slo_missed"]}[request["met_slo"]]
     if broken := misses(request, setting):
         slo = t["slo_missed_by"].format(bounds=t["comma"].join(t[f"bound_{name}"] for name in broken))
