@@ -1,6 +1,7 @@
 """The lab's HTTP server: the page, its files, the JSON API, and the events of a live run.
 
-Every refusal is JSON, `{"error": {"field", "message"}}`. Nothing is ever changed by a GET.
+Nothing is ever changed by a GET. What is refused here by aiohttp's own exceptions becomes JSON in
+`reports.lab.visitors`, together with what aiohttp refuses before it gets here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from reports.lab import security
 from reports.lab.events import Streams
 from reports.lab.experiment import experiment
 from reports.lab.live import BusyError, LiveRun, LiveRuns, simulated_s
+from reports.lab.refusals import TooManyError, refused, refused_by
 from reports.lab.setting import (
     DEFAULT,
     MOST_CHARS,
@@ -71,8 +72,8 @@ class Lab:
         ).get_template("index.html")
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[self._refused_as_json])
-        app.on_response_prepare.append(security.harden)
+        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[self._guarded])
+        app.on_response_prepare.append(_harden)
         app.router.add_get("/", self.page)
         app.router.add_get("/static/{name}", self.file)
         app.router.add_get("/api/experiment", self.experiment)
@@ -87,25 +88,26 @@ class Lab:
         self._simulating.shutdown(cancel_futures=True)
 
     @web.middleware
-    async def _refused_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if refused := security.refusal(request.method, request.headers, self._port):
-                return _error(refused[0], refused[1])
+            if refusal := security.refusal(request.method, request.raw_path, request.headers, self._port):
+                return refused(*refusal)
             return await handler(request)
         except SettingError as error:
-            return _error(400, error.problem.message, error.problem.field)
+            return refused_by(400, error.problem)
+        except web.RequestPayloadError:
+            return refused(400, "the body is not what its headers say")
         except BusyError as error:
-            return _error(409, str(error))
+            return refused_by(409, Problem(None, str(error), "run_going_on"))
+        except TooManyError as error:
+            return refused(503, str(error))
         except TimeoutError:
-            return _error(408, "the body took too long")
-        except web.HTTPException as error:
-            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return _error(
-                error.status, f"{error.reason}: {request.method} {request.path[:80]}", headers=headers
-            )
+            return refused(408, "the body took too long")
+        except web.HTTPException:
+            raise
         except Exception:
             logging.getLogger(__name__).exception("%s %s", request.method, request.path[:80])
-            return _error(500, "the lab failed; its terminal says more")
+            return refused(500, "the lab failed; its terminal says more")
 
     async def page(self, request: web.Request) -> web.Response:
         """What cannot be used of the query is replaced by its default, and said on the page."""
@@ -147,7 +149,7 @@ class Lab:
         try:
             wanted = msgspec.json.decode(body, type=RunRequest)
         except msgspec.DecodeError as error:
-            return _error(400, f"the body is not what was expected: {error}")
+            return refused(400, f"the body is not what was expected: {error}")
         setting = parse_strictly(wanted.query)
         run = self._runs.start(setting, await self._in_turn(partial(simulated_s, setting)))
         return _json({"id": run.id, "query": run.setting.query()}, status=201)
@@ -174,12 +176,16 @@ class Lab:
     async def _in_turn(self, work: Callable[[], T]) -> T:
         """One at a time, so that many cannot take the machine from a live run."""
         if self._waiting >= MOST_WAITING:
-            raise web.HTTPServiceUnavailable
+            raise TooManyError("too many simulations are waited for: try again in a moment")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._simulating, work)
         finally:
             self._waiting -= 1
+
+
+async def _harden(_: web.Request, response: web.StreamResponse) -> None:
+    security.harden(response)
 
 
 def preferred(accepted: str) -> str:
@@ -199,13 +205,3 @@ def _query(request: web.Request) -> str:
 
 def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=encode(value), content_type="application/json", status=status)
-
-
-def _error(
-    status: int, message: str, field: str | None = None, headers: dict[str, str] | None = None
-) -> web.Response:
-    body = encode({"error": {"field": field, "message": message}})
-    reason = HTTPStatus(status).phrase
-    return web.Response(
-        status=status, reason=reason, body=body, content_type="application/json", headers=headers
-    )

@@ -85,9 +85,8 @@ def simulation(setting: Setting, policy: str, ledger: Ledger) -> Simulation:
 
     def on_tick(row: TickRow) -> None:
         if row.tick >= MOST_TICKS:
-            raise SettingError(
-                None, f"this takes more than {MOST_TICKS:,} ticks: a longer tick, or a higher rate"
-            )
+            message = f"this takes more than {MOST_TICKS:,} ticks: a longer tick, or a higher rate"
+            raise SettingError(None, message, "too_many_ticks", most=MOST_TICKS)
         ticks.append(row)
 
     scheduler = setting.scheduler(policy)

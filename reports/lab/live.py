@@ -248,7 +248,8 @@ def simulated_s(setting: Setting) -> float:
             f"on the real clock this takes {run_s:.0f} s, and {warm_up_s:.0f} s to warm up; "
             f"a live run may take {MOST_S:.0f} s"
         )
-        raise SettingError(None, message)
+        figures = {"run_s": run_s, "warm_up_s": warm_up_s, "most_s": MOST_S}
+        raise SettingError(None, message, "too_long", **figures)
     return run_s
 
 
