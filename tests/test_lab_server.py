@@ -365,7 +365,7 @@ async def test_the_page_answers_while_a_live_run_is_simulated_beforehand(
 
     def simulated(_: Setting) -> float:
         threads.append(threading.current_thread().name)
-        raise SettingError(None, "too long")
+        raise SettingError(None, "too long", "too_long")
 
     monkeypatch.setattr("reports.lab.app.simulated_s", simulated)
     lab, body = Lab(0, LiveRuns()), StreamReader(Mock(), 1_000)

@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl, urlencode
 
 from markupsafe import Markup
 
-from ledgers.settings import PRESETS
+from ledgers.settings import DEFAULT_PRESET, PRESETS
 from reports.lab.chart import LARGE, SMALL, Frame, Size, dotted, draw, frame, names
 from reports.lab.misses import misses
-from reports.lab.setting import DEFAULT, MOST_CHARS, parse
+from reports.lab.setting import MOST_CHARS, parse
 from reports.lab.words import LANGUAGES, script_words, words
 from reports.text import DASH, marked, ms, number
 
@@ -190,7 +190,7 @@ def _in_focus(experiment: Mapping[str, Any], of: Frame, t: Mapping[str, str], qu
 def _based(setting: Mapping[str, Any], query: str) -> dict[str, str]:
     """The setting as a query that keeps the preset it began with, so that an emptied knob goes back to it."""
     given = [value for name, value in parse_qsl(query[:MOST_CHARS]) if name == "preset" and value in PRESETS]
-    preset = setting["preset"] or (given[0] if given else DEFAULT.preset)
+    preset: str = setting["preset"] or (given[0] if given else DEFAULT_PRESET)
     usual = parse(f"preset={preset}")[0].to_json()
     changed = {name: value for name, value in setting.items() if value != usual[name] and name != "preset"}
     return {"preset": preset, **{name: _plain(value) for name, value in changed.items() if value is not None}}

@@ -6,7 +6,7 @@
   const { one, all } = lab;
   const PHASES = ["queue", "prefill"];
   const OVER = ["agreement", "stopped", "failed"];
-  const LOST_MS = 5000;
+  const LOST_MS = 4000;
   let run = null; // { id, source, silence }
 
   document.addEventListener("click", (event) => {
