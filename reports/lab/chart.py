@@ -33,7 +33,7 @@ class Size(NamedTuple):
 
 
 LARGE = Size(980, 46, 20, 110, 12, 5, False)
-SMALL = Size(460, 34, 12, 64, 6, 3, True)
+SMALL = Size(460, 34, 14, 64, 6, 3, True)
 
 
 class Frame(NamedTuple):
@@ -105,9 +105,9 @@ def names(requests: Sequence[Mapping[str, Any]], of: Frame, size: Size) -> str:
 
 
 def dotted(of: Frame, size: Size) -> bool:
-    """Whether the tokens of successive ticks can be told apart."""
+    """Whether the tokens of successive ticks can be told apart, with half a dot between them."""
     time = _time(of, size)
-    return time.at(of.tick_ms / 1000) - time.at(0) >= size.dot
+    return time.at(of.tick_ms / 1000) - time.at(0) >= 1.5 * size.dot
 
 
 def _time(of: Frame, size: Size) -> Scale:

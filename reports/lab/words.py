@@ -78,7 +78,7 @@ _ENGLISH = {
     "Then the next one starts.",
     "policy_continuous": "Continuous batching",
     "policy_continuous_is": "A batch may join between two tokens of others. Those who are ready take "
-    "turns at the decode slots, and whoever waits for a turn pays in TPOT.",
+    "turns at the decode slots, and waiting for one costs TTFT or TPOT.",
     "policy_chunked": "Chunked prefill",
     "policy_chunked_is": "No batch forms. Decode comes first, and each slot left over reads a chunk "
     "of a prompt. Whoever has a slot keeps it to the end: once decoding, a token in every tick.",
@@ -287,7 +287,7 @@ _CHINESE = {
     "language": "语言",
     "headline": "十六个请求，一台机器，四种调度方式",
     "lead": "十六个提示词到达一台 LLM 服务器。每个提示词要先读完（预填充，prefill），随后逐个生成 "
-    "token（解码，decode）；KV 缓存只能容纳 {budget} 个 token。机器与工作量每次都相同，"
+    "token（解码，decode）；KV 缓存可容纳 {budget} 个 token。机器与工作量每次都相同，"
     "不同的是每个请求何时开始、与谁一同运行，这由调度策略决定。",
     "look": "看什么",
     "look_queue": "时间花在哪里：排队、预填充，还是解码。",
@@ -343,7 +343,7 @@ _CHINESE = {
     "policy_static_is": "凑成一批，整批预填充，直到最后一个成员完成，下一批才开始。",
     "policy_continuous": "连续批处理",
     "policy_continuous_is": "新的一批可以在其他请求的两个 token 之间加入。"
-    "就绪的请求轮流使用解码槽位，等待轮次的代价体现在 TPOT 上。",
+    "就绪的请求轮流使用解码槽位，等待轮次会拉长 TTFT 或 TPOT。",
     "policy_chunked": "分块预填充",
     "policy_chunked_is": "不组批。解码优先，剩余的每个槽位读入一块提示词。请求占有槽位直到结束："
     "开始解码后，每个 tick 产出一个 token。",
