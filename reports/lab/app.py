@@ -113,17 +113,17 @@ class Lab:
         """What cannot be used of the query is replaced by its default, and said on the page."""
         setting, problems = parse(_query(request))
         lang = setting.lang or preferred(request.headers.get("Accept-Language", ""))
-        html = await self._in_turn(partial(self._render, setting, problems, lang))
+        html = await self._in_turn(partial(self._render, setting, problems, lang, _query(request)))
         return web.Response(text=html, content_type="text/html", headers={"Vary": "Accept-Language"})
 
-    def _render(self, setting: Setting, problems: list[Problem], lang: str) -> str:
+    def _render(self, setting: Setting, problems: list[Problem], lang: str, query: str) -> str:
         try:
             found = experiment(setting)
         except SettingError as error:
             problems = [*problems, error.problem]
             setting = DEFAULT._replace(lang=setting.lang)
             found = experiment(setting)
-        return self._template.render(page=page(found, knobs(setting), lang, problems))
+        return self._template.render(page=page(found, knobs(setting), lang, problems, query))
 
     async def file(self, request: web.Request) -> web.Response:
         """Only names that can be a file of ours are looked for."""
