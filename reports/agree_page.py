@@ -12,7 +12,7 @@ from reports.agreement_text import MEANING, PARTS, PolicyResult, legend, side_pa
 from reports.charts import Table
 from reports.page import Section, render
 from reports.plan import Plan
-from reports.text import DASH, ms, shortened
+from reports.tables import DASH, ms, shortened
 from reports.timing import Timing
 
 MOST_IN_TIMELINE = 20  # requests, for each takes two lines

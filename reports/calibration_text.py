@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ledgers.calibration import LIMIT_MS, PATTERNS, Calibration, Pattern, Rung
 from ledgers.distributions import Distribution
 from reports.numbers import percent
-from reports.text import DASH, load, ms, table, wrapped
+from reports.tables import DASH, ms, table, wrapped
+from reports.text import load
 
 COLUMNS = ("pattern", "streams", "tok/s", "p50", "p99", "max", "every", "bound", "lag", "CPU", "verdict")
 LEGEND = (

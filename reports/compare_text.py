@@ -10,7 +10,7 @@ from reports.compare_settings import in_words
 from reports.markdown import bullets, escaped, joined
 from reports.markdown import table as markdown_table
 from reports.numbers import percent
-from reports.text import DASH, ms, table, wrapped
+from reports.tables import DASH, ms, table, wrapped
 
 COLUMNS = ("metric", "before", "after", "diff", "change", "interval", "verdict")
 LEGENDS = {

@@ -9,7 +9,7 @@ from reports.diagnosis import Diagnosis
 from reports.findings import Figure, Finding
 from reports.markdown import bullets, escaped, joined, table
 from reports.numbers import figure as number
-from reports.text import WIDTH, wrapped
+from reports.tables import WIDTH, wrapped
 
 NOTHING = "Nothing stands out."
 _VALUE = 32  # columns for the value and its unit

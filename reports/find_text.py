@@ -7,7 +7,7 @@ from pathlib import Path
 
 from reports.find import Found, Search
 from reports.numbers import percent
-from reports.text import DASH, table, wrapped
+from reports.tables import DASH, table, wrapped
 from reports.trial import Candidate, Evidence
 
 

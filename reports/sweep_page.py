@@ -10,7 +10,7 @@ from reports.curves import METRICS, TAILS, Curve, Load
 from reports.numbers import percent
 from reports.page import Section, render
 from reports.sweep_text import marks, notes, overview, rate_word
-from reports.text import DASH, ms, number
+from reports.tables import DASH, ms, number
 
 ROOM = 1.03  # so that no point stands on the edge
 NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}

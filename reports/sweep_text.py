@@ -9,8 +9,8 @@ from typing import Any
 
 from reports.curves import METRICS, TAILS, Curve, Load
 from reports.numbers import percent
-from reports.tables import is_plain
-from reports.text import DASH, RESTS, WIDTH, number, table, wrapped
+from reports.tables import DASH, WIDTH, is_plain, number, table, wrapped
+from reports.text import RESTS
 
 MOST_CURVES = 6  # that are shown one by one
 BAR_WIDTH, AXIS_WIDTH = 28, 34
