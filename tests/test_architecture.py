@@ -106,6 +106,7 @@ PURE = [
             "diagnosis_text.py",
             "diagnosis_waits.py",
             "effects_chart.py",
+            "find_page.py",
             "findings.py",
             "plan.py",
             "required_text.py",
