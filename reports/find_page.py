@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reports.charts import Axis, Bound, Chart, Series, Table, scatter
 from reports.compare_metrics import RATES
+from reports.find import Found
 from reports.page import Section, render
 from reports.search import Verdict
 from reports.text import DASH
 from reports.trial import MOST_GROWTH, Candidate, Evidence
-
-if TYPE_CHECKING:
-    from reports.find import Found
 
 ROOM = 1.03  # so that no point stands on the edge
 VERDICTS: dict[Verdict, int] = {"kept": 3, "missed": 2, "open": 5}
