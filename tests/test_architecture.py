@@ -143,6 +143,7 @@ NOT_IN_PURE = {
 DOORS = {
     "ledgers.rundir",  # a core is handed a run that it opened, and writes none
     "reports.compare_effects",  # draws with a seed of its own
+    "reports.find",  # a page is handed its answers
 }
 
 
