@@ -204,11 +204,13 @@ def test_lines_are_drawn_in_their_place_through_a_resize() -> None:
 class Terminal:
     """A command on a pseudo-terminal, and all that it wrote there."""
 
-    def __init__(self, words: list[str], cwd: Path, **environment: str) -> None:
+    def __init__(self, words: list[str], cwd: Path, *, script: str = 'exec "$@"', **environment: str) -> None:
+        """`script`: what a shell does with the command, if not just run it."""
         self.pid, self._there = pty.fork()
         if self.pid == 0:
             os.chdir(cwd)
-            os.execve(sys.executable, [*COMMAND, *words], {**os.environ, "TERM": "xterm", **environment})
+            shell = ["sh", "-c", script, "sh", *COMMAND, *words]
+            os.execve("/bin/sh", shell, {**os.environ, "TERM": "xterm", **environment})
         self.said = ""
 
     def read(self, until: str = "", seconds: float = 40) -> str:
@@ -225,6 +227,9 @@ class Terminal:
             self.said += data.decode()
         assert not until or until in self.said, self.said
         return self.said
+
+    def write(self, text: str) -> None:
+        os.write(self._there, text.encode())
 
     def wait(self) -> int:
         self.read()
@@ -278,21 +283,40 @@ def test_a_viewer_that_dies_does_not_disturb_the_run(words: list[str], tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_view_ends_with_the_run(words: list[str], tmp_path: Path, number: signal.Signals) -> None:
-    """Whichever way that ends; and the last thing it does is to clean up."""
+    """Whichever way that ends."""
     terminal = Terminal(words, tmp_path)
     terminal.read("in flight")
     (viewer,) = viewers(terminal.pid)
     os.kill(terminal.pid, number)
     assert terminal.wait() == (130 if number == signal.SIGINT else -number)
+    wait_for_end(viewer)
+    assert Run(tmp_path / "run").info.interrupted is (number == signal.SIGINT)
+
+
+def wait_for_end(pid: int) -> None:
     deadline = time.monotonic() + 10
-    while os.path.exists(f"/proc/{viewer}/cmdline") and time.monotonic() < deadline:
-        if not Path(f"/proc/{viewer}/cmdline").read_bytes():  # it has ended, and nobody has asked how
+    while os.path.exists(f"/proc/{pid}/cmdline") and time.monotonic() < deadline:
+        if not Path(f"/proc/{pid}/cmdline").read_bytes():  # it has ended, and nobody has asked how
             break
         time.sleep(0.05)
     else:
-        assert not os.path.exists(f"/proc/{viewer}")
-    assert terminal.said.rpartition("in flight")[2].count("\x1b[J") >= 1
-    assert Run(tmp_path / "run").info.interrupted is (number == signal.SIGINT)
+        assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_what_a_shell_says_of_a_killed_run_stays(words: list[str], tmp_path: Path) -> None:
+    """A view that was slow to notice that its run is gone writes nothing over it."""
+    shell = Terminal(words, tmp_path, script='"$@" & echo pid $!; wait $!; echo rc $?; read line')
+    shell.read("in flight")
+    run = int(re.findall(r"pid (\d+)", shell.said)[0])
+    (viewer,) = viewers(run)
+    os.kill(viewer, signal.SIGSTOP)
+    os.kill(run, signal.SIGKILL)
+    shell.read("rc 137")
+    os.kill(viewer, signal.SIGCONT)
+    wait_for_end(viewer)
+    shell.write("\n")
+    assert shell.wait() == 0
+    assert shell.said.rpartition("rc 137")[2].strip() == ""
 
 
 @pytest.mark.parametrize(

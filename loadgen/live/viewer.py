@@ -16,6 +16,7 @@ from loadgen.live.watched import Watched
 from loadgen.plan import Plan
 from loadgen.replay import to_stderr
 
+_OVER = None  # the last message
 _END_S = 2.0
 _MOST_CHARS = 1_000  # of a line: a pipe takes it as a whole or not at all
 _LOADGEN = Path(__file__).parents[2]
@@ -83,17 +84,21 @@ class Viewer:
             to_stderr(line)
 
     def close(self) -> None:
-        """End it: the terminal is as it was, with the lines that were said."""
-        self._pipe.close()
+        """End it: the terminal is as it was, with the lines that were said.
+
+        The pipe stays open until then: one that closes says that the run was killed.
+        """
+        self._tell(_OVER)
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._pipe.close()
         if self._process.returncode:
             print(_CLEAN, end="", file=sys.stderr, flush=True)
 
-    def _tell(self, message: Watched | str) -> bool:
+    def _tell(self, message: Watched | str | None) -> bool:
         try:
             os.write(
                 self._pipe.fileno(), encode(message) + b"\n"
