@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from io import StringIO
 from pathlib import Path
@@ -124,9 +123,33 @@ def test_a_closed_loop_has_no_rate_that_was_asked_for_and_ends_with_its_time() -
 def test_a_client_that_is_the_limit_or_says_nothing_is_named() -> None:
     progress = halfway()
     progress.add_health(sample(6, cpu_share=0.97))
-    assert "client    CLIENT-LIMITED in 1 of 7 samples" in "\n".join(shown(progress, 80))
+    assert "client    CLIENT-LIMITED in 1 of 7 seconds" in "\n".join(shown(progress, 80))
     assert "it used 97% of a core" in "\n".join(shown(progress, 80))
     assert "client    NO WORD for 9 s" in "\n".join(shown(progress, 80, silent_s=9))
+
+
+def test_a_run_that_is_stopping_waits_for_what_is_in_flight() -> None:
+    """100 due in 10 s, stopped when 19 had left, of which 8 are awaited: what was not sent is no failure."""
+    progress = Progress(Watched(path="run", title="run", requests=100, last_arrival_s=10))
+    for number in range(11):
+        progress.add(row(number))
+    progress.add_health(sample(2, sent=19, in_flight=8))
+    assert shown(progress, 80)[1].endswith("11 of 100 ended, about 8 s left")
+    for number in range(19, 100):
+        progress.add(row(number, outcome="not_sent", first_token_ns=None, last_token_ns=None))
+    lines = shown(progress, 80)
+    assert lines[1].endswith("11 of 100 ended, stopping: waiting for 8 in flight")
+    assert lines[2] == "requests  sent 19, in flight 8, not sent 81"
+    assert "failures  none" in lines
+
+
+def test_a_turn_that_was_lost_stops_nothing() -> None:
+    progress = Progress(Watched(path="run", title="run", requests=100))
+    for number in range(50):
+        progress.add(row(number))
+    progress.add(row(50, outcome="not_sent", first_token_ns=None, last_token_ns=None))
+    progress.add_health(sample(5, sent=53))
+    assert shown(progress, 80)[1].endswith("50 of 100 ended, about 5 s left")
 
 
 def test_a_retry_is_no_further_request() -> None:
