@@ -185,7 +185,8 @@ class Deliveries:
             who = "a proxy or the server collects events"
             if slow:
                 who = f"this client was slow to read (every other second {loop_lag_p50_ms:.0f} ms and more)"
-            clumped = f"{streams.judged_shared / streams.judged:.0%} of the events came in the read of the one before"
+            part = f"{streams.judged_shared / streams.judged:.0%}"
+            clumped = f"{part} of the events came in the read of the one before"
             found.append(f"clumped streams: {clumped}; {who}, so ITL is not the server's")
         if streams.in_one_piece and not slow:
             found.append(

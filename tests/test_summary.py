@@ -231,12 +231,14 @@ def summary_of(path: Path, rows: list[RequestRow], **config: Any) -> dict[str, A
 
 
 def summary_with_loop_lag(path: Path, rows: list[RequestRow], *lags_ms: int) -> dict[str, Any]:
-    """The same with health samples, a second each."""
+    """The same with health samples, a second each, or as long as the loop was late."""
     writer = RunWriter(path / "run", RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo("test")))
     for row in rows:
         writer.add(row)
+    t_ns = 0
     for lag_ms in lags_ms:
-        writer.add_health(HealthSample(t_ns=1, loop_lag_max_ns=lag_ms * MS))
+        t_ns += max(1_000, lag_ms) * MS
+        writer.add_health(HealthSample(t_ns=t_ns, loop_lag_max_ns=lag_ms * MS))
     writer.close(complete=True)
     return summarize(Run(path / "run"))
 
@@ -730,6 +732,18 @@ def test_a_client_that_reads_late_is_not_taken_for_a_proxy(tmp_path: Path) -> No
     assert late.startswith("this client's loop was late by 40 ms and more in half of all seconds")
     assert "this client was slow to read" in clumped
     assert "proxy" not in clumped
+
+
+def test_a_server_is_not_blamed_for_a_client_that_did_not_run(tmp_path: Path) -> None:
+    """Stopped for 4 s: what it then read together of A says nothing of who sent it, B's stream does."""
+    away = measured("A", 900, 5_500, **CLUMPED, shared_reads=126, sent_ns=900 * MS, first_token_ns=5_400 * MS)
+    late = measured("B", 7_100, 7_900, **CLUMPED, shared_reads=126, sent_ns=7_100 * MS)
+    lags_ms = (1, 4_008, 1, 1, 1)
+    summary = summary_with_loop_lag(tmp_path / "away", [away], *lags_ms)
+    assert summary["warnings"] == []
+    assert summary["events_sharing_a_read_share"] == 126 / 127
+    summary = summary_with_loop_lag(tmp_path / "both", [away, late], *lags_ms)
+    assert summary["warnings"][1].startswith("1 of 1 streams of at least 8 events came nearly in one piece")
 
 
 @pytest.mark.parametrize(

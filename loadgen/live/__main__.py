@@ -31,7 +31,7 @@ _USUAL_SIZE = os.terminal_size((80, 24))
 
 
 def main() -> None:
-    """Watch, draw and say until the run is over. Whatever goes wrong, a terminal that is gone too, is silent."""
+    """Watch, draw and say until the run is over. A terminal that is gone, or anything else, is no news."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)  # the run has them, and ends this
     os.nice(_NICENESS)
