@@ -577,18 +577,23 @@ def test_retries_are_rows_but_nobody_asked_for_them(tmp_path: Path) -> None:
 def test_an_attempt_that_was_followed_by_another_is_no_end_for_its_client(tmp_path: Path) -> None:
     """A: done at its third attempt, after 900 ms. B: given up at its second, after 500. C: at once, in 100.
 
-    So one of three was seen to end in 100 ms and one in 900, and the one that failed after 500 is censored:
-    S = 2/3, then 0 where only A is left at risk.
+    Of each there are six. So a third were seen to end in 100 ms and a third in 900, and those that failed
+    after 500 are censored: S = 2/3, then less than half where two of the six that are left have ended.
     """
     rows = [failed("A", 0, 10), failed("B", 0, 20), measured("C", 0, 100)]
     later = {"A~1": failed("A~1", 0, 400), "B~1": failed("B~1", 0, 500), "A~2": measured("A~2", 0, 900)}
     later["A~2"].first_token_ns = 850 * MS
     rows += [msgspec.structs.replace(row, retry_of=id[0], due_ns=300 * MS) for id, row in later.items()]
-    summary = summary_of(tmp_path, rows)
+    copies = [
+        msgspec.structs.replace(row, id=f"{copy}{row.id}", retry_of=row.retry_of and f"{copy}{row.retry_of}")
+        for copy in range(6)
+        for row in rows
+    ]
+    summary = summary_of(tmp_path, copies)
     e2e, ttft = summary["kaplan_meier"]["e2e_ms"], summary["kaplan_meier"]["ttft_ms"]
-    assert (e2e["n"], e2e["censored"], e2e["p50"]) == (3, 1, 900.0)
-    assert (ttft["n"], ttft["p50"]) == (3, 850.0)
-    assert (summary["scheduled"], summary["completed"], summary["failed"]) == (6, 2, 4)
+    assert (e2e["n"], e2e["censored"], e2e["p50"]) == (18, 6, 900.0)
+    assert (ttft["n"], ttft["p50"]) == (18, 850.0)
+    assert (summary["scheduled"], summary["completed"], summary["failed"]) == (36, 12, 24)
 
 
 def test_a_retry_that_was_not_sent_ends_nothing(tmp_path: Path) -> None:
