@@ -178,10 +178,14 @@ def test_files_are_read_as_they_grow(tmp_path: Path) -> None:
 
 
 class Screen:
-    """What a terminal shows of what is written, so far as a `Part` uses one; narrower, it folds its lines."""
+    """What a terminal shows of what is written, so far as a `Part` uses one.
+
+    Narrower, it folds its lines; wider, it unfolds the rows that it folded and that were not erased since.
+    """
 
     def __init__(self, columns: int) -> None:
         self.lines, self.row, self.columns = [""], 0, columns
+        self.goes_on = [False]  # whether a row is the first part of a line that was folded
 
     def write(self, text: str) -> None:
         for piece in re.findall(r"\x1b\[\d*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
@@ -191,15 +195,24 @@ class Screen:
             elif piece == "\n":
                 self.row += 1
                 self.lines += [""] * (self.row + 1 - len(self.lines))
+                self.goes_on += [False] * (self.row + 1 - len(self.goes_on))
             elif piece == "\x1b[J":
-                del self.lines[self.row + 1 :]
-                self.lines[self.row] = ""
+                del self.lines[self.row + 1 :], self.goes_on[self.row + 1 :]
+                self.lines[self.row], self.goes_on[self.row] = "", False
+            elif piece == "\x1b[2K":
+                self.lines[self.row], self.goes_on[self.row] = "", False
             elif piece not in ("\r", "\x1b[K"):
                 self.lines[self.row] = piece
 
-    def narrow(self, columns: int) -> None:
-        folded = [line[at : at + columns] for line in self.lines for at in range(0, len(line) or 1, columns)]
-        self.lines, self.row, self.columns = folded, len(folded) - 1, columns
+    def resize(self, columns: int) -> None:
+        whole = [""]
+        for line, goes_on in zip(self.lines, self.goes_on, strict=True):
+            whole[-1] += line
+            whole += [] if goes_on else [""]
+        rows = [[line[at : at + columns] for at in range(0, len(line) or 1, columns)] for line in whole[:-1]]
+        self.lines = [part for parts in rows for part in parts]
+        self.goes_on = [at < len(parts) for parts in rows for at in range(1, len(parts) + 1)]
+        self.row, self.columns = len(self.lines) - 1, columns
 
     def size(self) -> os.terminal_size:
         return os.terminal_size((self.columns, 10))
@@ -214,9 +227,17 @@ def test_lines_are_drawn_in_their_place_through_a_resize() -> None:
     part.draw([Text("a" * 39), Text("b" * 20)])
     part.draw([Text("c" * 39), Text("d" * 20)], ["note: said"])
     assert screen.lines == ["$ tokentick run", "note: said", "c" * 39, "d" * 20, ""]
-    screen.narrow(16)
+    screen.resize(16)
     part.draw([Text("e" * 15)])
     assert screen.lines == ["$ tokentick run", "note: said", "e" * 15, ""]
+    screen.resize(60)
+    part.draw([Text("f" * 50), Text("g" * 5)])
+    for columns in (40, 20, 30):
+        screen.resize(columns)
+        part.draw([Text(letter * (columns - 1)) for letter in "hijk"])
+    screen.resize(60)
+    part.draw([Text("l" * 59)])
+    assert screen.lines == ["$ tokentick run", "note: said", "l" * 59, ""]
     part.draw([])
     assert screen.lines == ["$ tokentick run", "note: said", ""]
 
