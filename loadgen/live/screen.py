@@ -1,7 +1,8 @@
 """A few lines of a terminal that are drawn anew in their place; what is said goes above them.
 
 Each drawing is one write, from the first of the lines down, with nothing erased before it is overwritten, but
-after a resize: so there is no flicker. The cursor rests below, and is never hidden, so a kill at any moment leaves it there.
+after a resize: so there is no flicker. The cursor rests below, and is never hidden, so a kill at any moment
+leaves it there.
 """
 
 from __future__ import annotations
