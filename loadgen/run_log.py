@@ -44,7 +44,7 @@ class RunLog:
         """Histograms hold what completed in the `window`; None has no end.
 
         `count_text` counts tokens where the server does not; it works in a thread of its own. `show`, if
-        any, gets a line every ten seconds.
+        any, gets a line every ten seconds: how many, how fast, TTFT so far, whether the client is the limit.
         """
         self.outcomes: Counter[str] = Counter()
         self.unanswered = 0  # no connection, or one that closed without a byte
