@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ledgers.errors import InputError
+from ledgers.html_file import save_page
 from ledgers.options import window_from
 from ledgers.requirements import needs_slo
 from ledgers.rows import encode
@@ -20,7 +21,6 @@ from reports.find import find as find_rate
 from reports.find_text import find_text
 from reports.forms import Form, print_form
 from reports.grid import AUTO, label, settings
-from reports.html_file import save_page
 from reports.points import Server
 from reports.pool import cores, pool
 from reports.sweep_markdown import find_markdown

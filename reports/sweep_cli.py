@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ledgers.errors import InputError
+from ledgers.html_file import check_html, html_option, save_page
 from ledgers.options import ledger_options, number, scheduler_options, window_from, window_options
 from ledgers.plain import plain_option
 from ledgers.requirements import Requirement, parse_requirement
@@ -21,7 +22,6 @@ from ledgers.telling import teller
 from mock_server.policies import POLICIES
 from reports.forms import SILENT, Form, form_option, print_form
 from reports.grid import AUTO, AXES, names, numbers, points, settings
-from reports.html_file import check_html, html_option, save_page
 from reports.points import Server
 from reports.pool import cores
 from reports.sweep import Sweep, curves, draws, found_rates, identity, run_sweep
