@@ -155,8 +155,8 @@ def _together(rows: RunRows, drawn: Sequence[int], *, measured: bool) -> Chart:
     ]
     return stacked(
         _most_waiting(levels, end, measured=measured, noun=rows.noun),
-        f"How many {rows.noun} were in each phase, from the bottom {', '.join(layer.name for layer in layers)}; "
-        f"means over {INTERVALS} intervals of {end / INTERVALS:.3g} s.",
+        f"How many {rows.noun} were in each phase, from the bottom "
+        f"{', '.join(layer.name for layer in layers)}; means over {INTERVALS} intervals of {end / INTERVALS:.3g} s.",
         layers,
         end,
         y=Axis(rows.noun, whole=True),

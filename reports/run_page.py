@@ -149,7 +149,8 @@ def _failures(summary: dict[str, Any]) -> Table:
         ]
         for failure in summary["failures"]
     ]
-    return Table(["failure", "requests", "phase", "p50 after the send, ms", "error"], body)
+    what = "attempts" if summary["retries"] else "requests"
+    return Table(["failure", what, "phase", "p50 after the send, ms", "error"], body)
 
 
 def _classes(summary: dict[str, Any]) -> Table:

@@ -160,9 +160,9 @@ def kv_chart(ticks: TickColumns, hardware: Hardware) -> Chart | None:
     budget = hardware.kv_budget_tokens
     return lines(
         _kv_title(peak, budget),
-        "Tokens of KV cache that were reserved for the requests that ran, and of these the cached ones, after "
-        f"each of {len(ticks):,} ticks of {hardware.tick_s * 1000:g} ms. At most {peak.tokens:,} of {budget:,} "
-        f"were reserved, and at most {max(ticks['kv_cached'].cells):,} cached, which a summary calls KV peak.",
+        f"KV tokens reserved for the requests that ran, and of these the cached ones, after each of "
+        f"{len(ticks):,} ticks of {hardware.tick_s * 1000:g} ms. At most {peak.tokens:,} of {budget:,} were "
+        f"reserved; at most {max(ticks['kv_cached'].cells):,} were cached, which the summary calls KV peak.",
         series,
         x=Axis("tick", whole=True),
         y=Axis("KV tokens", whole=True),

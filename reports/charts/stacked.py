@@ -76,7 +76,7 @@ def _edge(of: Frame, values: Sequence[float], end: float) -> list[tuple[float, f
 
 
 def _name(of: Frame, name: str, lower: Sequence[float], upper: Sequence[float], end: float) -> str:
-    """Written where the layer is thickest over the whole length of the name; left out where it is too thin."""
+    """Written where the layer is thickest over the whole length of the name; left out if it is too thin."""
     width = of.x.at(end / len(lower)) - of.x.at(0)
     span = min(len(lower), int(LETTER * len(name) / width) + 2)
     found = []
