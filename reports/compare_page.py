@@ -12,13 +12,21 @@ from reports.charts.frame import COLORS
 from reports.compare import Comparison, Line
 from reports.compare_metrics import Metric
 from reports.compare_samples import LATENCIES, Sample
-from reports.compare_text import COLUMNS, cells, conclusion, heading, interval, remarks, tables
+from reports.compare_text import (
+    COLUMNS,
+    cells,
+    conclusion,
+    heading,
+    interval,
+    remarks,
+    tables,
+    without_interval,
+)
 from reports.page import Section, render
 from reports.text import ms
 
 OVERLAID = {"ttft": "TTFT", "e2e": "E2E", "tpot": "TPOT"}
 MOST_CURVES = 12
-NO_INTERVAL = "no interval for"
 
 
 def comparison_page(found: Sequence[Comparison], samples: Mapping[Path, Sample]) -> str:
@@ -52,8 +60,7 @@ def _judged(found: Comparison, place: int) -> Section:
     first, *others = heading(found)
     judged = [line for line in found.lines if line.primary]
     charts = [_effects(judged)] if judged else []
-    marks = [line for line in remarks(found) if not line.startswith(NO_INTERVAL)]
-    paragraphs = [_capital(conclusion(found)), *others, *marks]
+    paragraphs = [_capital(conclusion(found)), *others, *remarks(found)]
     return Section(
         first, paragraphs, [_table(judged, found)] if judged else [], charts, f"comparison-{place}"
     )
@@ -69,7 +76,7 @@ def _others(found: Comparison, place: int, *, alone: bool) -> Section:
     ]
     return Section(
         "Figures beside the judged ones" + ("" if alone else f", {', '.join(found.candidate)}"),
-        [line for line in remarks(found) if line.startswith(NO_INTERVAL)],
+        without_interval(found),
         charts=[_effects(known)] if known else [],
         id=f"figures-{place}",
         parts=[Section(_capital(title.rstrip(":")), tables=[_table(rows, found)]) for title, rows in read],

@@ -10,9 +10,9 @@ from ledgers.metrics import NEVER_IN_FLIGHT
 from ledgers.units import NS_PER_MS, NS_PER_S
 from reports.charts import Axis, Bar, Bound, Chart, Table, timeline
 from reports.charts.stacked import Layer, stacked
-from reports.charts.tables import figure
 from reports.charts.thinning import evenly
 from reports.charts.timeline import MOST_TABLED
+from reports.numbers import figure
 from reports.run_charts import said
 from reports.run_rows import RunRows
 from reports.text import DASH, ms
@@ -155,8 +155,8 @@ def _together(rows: RunRows, drawn: Sequence[int], *, measured: bool) -> Chart:
     ]
     return stacked(
         _most_waiting(levels, end, measured=measured, noun=rows.noun),
-        f"How many {rows.noun} were in each phase, from the bottom "
-        f"{', '.join(layer.name for layer in layers)}; means over {INTERVALS} intervals of {end / INTERVALS:.3g} s.",
+        f"How many {rows.noun} were in each phase, from the bottom {', '.join(of.name for of in layers)}; "
+        f"means over {INTERVALS} intervals of {end / INTERVALS:.3g} s.",
         layers,
         end,
         y=Axis(rows.noun, whole=True),

@@ -11,9 +11,9 @@ from ledgers.rows import FAILURES
 from ledgers.settings import Slo
 from ledgers.units import NS_PER_MS, NS_PER_S
 from reports.charts import Axis, Bound, Chart, Series, Table, lines, percentile_points
-from reports.charts.tables import figure
 from reports.charts.thinning import evenly
 from reports.charts.timeline import MOST_TABLED
+from reports.numbers import figure
 from reports.run_rows import RunRows
 from reports.text import CENSORED, PERCENTILES, RESTS, marked, ms
 

@@ -68,7 +68,7 @@ def run_page(run: Run, summary: dict[str, Any], text: str, against: Path | None 
         ),
         Section("Load", charts=_there(*state)),
         Section("Requests", charts=requests),
-        Section("Client", [" ".join(instrument(client).split())] if client else [], charts=health),
+        Section("Client", [instrument(client)] if client else [], charts=health),
         _diagnosis_section(diagnosis, against),
         Section("Notes", [*_notes(run, summary)]),
         Section("As text", text=text),

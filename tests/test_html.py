@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
@@ -15,14 +16,15 @@ import pytest
 
 from ledgers.health import HealthSample
 from ledgers.metrics import ttft_ns
-from ledgers.rows import RequestRow
+from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter
-from ledgers.settings import Slo
+from ledgers.settings import Hardware, Slo
 from ledgers.summary import summarize
 from reports.charts import Table
 from reports.page import Section, render
 from reports.run_page import run_page
 from reports.run_rows import RunRows
+from reports.run_state_charts import TickColumns, in_flight_chart, kv_chart
 from tests.conftest import on_full_disk, refused, tokentick
 from tests.diagnosed import MS, S, answered
 
@@ -225,6 +227,32 @@ def test_many_requests_make_a_small_page(tmp_path: Path) -> None:
     assert "An even sample of 3,000 of 20,000 requests is drawn" in text
     assert "p99 of an interval" in text
     assert "of 40,000 points the extremes" in text
+
+
+def test_a_burst_of_few_requests_is_drawn_whole(tmp_path: Path) -> None:
+    """Twenty that come and go within a thousandth of the picture's width, with nothing said of thinning."""
+    rows = [answered(i, ttft_ms=1, tokens=1, gap_s=0.002) for i in range(20)]
+    run = Run(measured(tmp_path / "run", [*rows, answered(1, ttft_ms=100_000, tokens=1)]))
+    summary = summarize(run)
+    chart = in_flight_chart(RunRows(run, summary), TickColumns([]), summary, run.info.config)
+    assert chart is not None
+    drawn = re.search(r'd="(M[^"]*)" class="line', chart.svg)
+    assert drawn is not None
+    assert drawn[1].count("V") >= 2 * 20
+    assert chart.note == ""
+
+
+@pytest.mark.parametrize("count", [1_199, 1_200, 1_201])
+def test_a_kv_curve_says_that_it_is_thinned_where_it_is(count: int) -> None:
+    """Every other tick was idle, so that each that was not makes two points."""
+    ticks = TickColumns(
+        TickRow(tick=2 * k, queue=0, prefill=0, ready=1, emitted=1, kv_reserved=k % 7 + 1, kv_cached=1)
+        for k in range(count)
+    )
+    chart = kv_chart(ticks, Hardware())
+    assert chart is not None
+    thinned = len(ticks.drawn("kv_reserved")) < len(list(ticks.steps("kv_reserved")))
+    assert thinned == bool(chart.note)
 
 
 def test_files_that_cannot_be_written(run: Path) -> None:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from reports.charts.frame import HEIGHT, WIDTH, Frame, around, bound_lines, clipped, frame, legend, swatch
 from reports.charts.shapes import TIME, Axis, Bound, Chart, Table
 from reports.charts.svg import element, label, number, picture
-from reports.charts.tables import figure
 from reports.charts.thinning import evenly
+from reports.numbers import figure
 
 MOST_TABLED = 40
 LETTER, LEAST_ROOM = 7.2, 17.0  # px of a name that is written into its layer

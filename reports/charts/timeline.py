@@ -9,9 +9,9 @@ from reports.charts.frame import RIGHT, WIDTH, legend, swatch
 from reports.charts.scales import Scale, scale, ticks
 from reports.charts.shapes import TIME, Axis, Chart, Table
 from reports.charts.svg import element, label, number, picture, words
-from reports.charts.tables import figure
 from reports.charts.thinning import evenly
-from reports.tables import shortened
+from reports.numbers import figure
+from reports.tables import DASH, shortened
 
 MOST_TABLED = 200
 ROW, TOGETHER = 20.0, 10  # px of a request, and how many of them paper keeps together
@@ -175,7 +175,7 @@ def _table(rows: Sequence[Bar], said: Mapping[str, str]) -> Table:
     for row in chosen:
         spent = [[stop - start for of, start, stop in row.spans if of == kind] for kind in there]
         start = min((span[1] for span in row.spans), default=None)
-        times = [figure(round(sum(each), 6)) if each else "-" for each in spent]
+        times = [figure(round(sum(each), 6)) if each else DASH for each in spent]
         body.append([f"{row.label} {row.mark}".strip(), figure(start), *times])
     return Table([said["request"], "from, s", *(f"{said[kind]}, s" for kind in there)], body)
 
