@@ -72,12 +72,12 @@ def in_flight_chart(
     end_s = _end_s(rows, ticks, config)
     levels = ((at / NS_PER_S, float(level)) for at, level in rows.levels())
     points = _shown(levels, len(rows), end_s)
-    series = [Series("in flight", _until(points, end_s), "step")]
+    series = [Series("in flight", points, "step")]
     queued = ""
     if len(ticks) and config.hardware:
         series.append(Series("queue", ticks.drawn("queue", config.hardware.tick_s), "step"))
-        series = [Series(each.name, _until(each.points, end_s), each.style) for each in series]
         queued = f"; the queue had up to {max(ticks['queue'].cells):,}"
+    series = [each._replace(points=_until(each.points, end_s)) for each in series]
     stable = summary["stability"]
     judged = stable and stable["slope_per_s"] is not None
     verdict = f" {stable['verdict'].capitalize()}: {stable['reason']}." if judged else ""
