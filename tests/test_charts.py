@@ -246,7 +246,7 @@ def test_the_name_of_a_bound_stands_where_no_curve_is() -> None:
 
 
 def test_a_curve_that_jumps_about_is_no_block() -> None:
-    """Its line follows the highest values and keeps its dash; a shade goes to the lowest; the note says so."""
+    """Its line follows the highest values and keeps its dash, a shade goes to the lowest; it is noted."""
     points = [(float(i), 50.0 + 40 * (-1) ** i) for i in range(2_000)]
     points[999] = (999.0, 100.0)
     chart = lines(
