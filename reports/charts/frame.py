@@ -70,7 +70,7 @@ def bound_lines(of: Frame, bounds: Sequence[Bound]) -> str:
     upright = [bound for bound in bounds if bound.axis == "x"]
     across = [bound for bound in bounds if bound.axis == "y"]
     parts = [_across(of, bound, 16 + 13 * place) for place, bound in enumerate(across)]
-    tops = [TOP - 6] if len(upright) == 1 and len(across) < 2 else [TOP + 12 + 15 * row for row in range(8)]
+    tops = [TOP - 6] if len(upright) == 1 and len(across) < 2 else [TOP + 14 + 20 * row for row in range(8)]
     parts += [_upright(of, bound, tops[place % len(tops)]) for place, bound in enumerate(upright)]
     return "".join(parts)
 
