@@ -15,7 +15,7 @@ from reports.charts import Axis, Bar, Bound, Chart, Series, Table, lines, scatte
 from reports.charts.shapes import Style
 from reports.charts.timeline import MOST_LETTERS
 from reports.sides import state
-from reports.text import ms, shortened
+from reports.tables import ms, shortened
 
 NEAR = 4  # times what was reserved: from there on a budget would only make the curve small
 

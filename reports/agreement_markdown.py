@@ -9,7 +9,7 @@ from reports.agreement import Agreement, Verdict
 from reports.agreement_text import LISTED, MEANING, PolicyResult, parts_rows, side_rows
 from reports.markdown import bullets, escaped, joined, table
 from reports.required_text import found_words
-from reports.text import DASH, ms
+from reports.tables import DASH, ms
 
 COLUMNS = (
     "policy",

@@ -9,8 +9,8 @@ from ledgers.distributions import Distribution
 from reports.agreement import Agreement, Verdict
 from reports.plan import Plan
 from reports.schedule import Schedule
-from reports.tables import is_plain
-from reports.text import CENSORED, DASH, RESTS, marked, ms, number, table, wrapped
+from reports.tables import DASH, is_plain, ms, number, table, wrapped
+from reports.text import CENSORED, RESTS, marked
 from reports.timing import Timing
 
 LISTED = 8

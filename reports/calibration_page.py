@@ -10,7 +10,8 @@ from reports.calibration_text import COLUMNS, LEGEND, NAMES, answer_words, cells
 from reports.charts import Axis, Bound, Chart, Series, Table, lines
 from reports.charts.shapes import Style
 from reports.page import Section, render
-from reports.text import DASH, load, ms
+from reports.tables import DASH, ms
+from reports.text import load
 
 STREAMS = Axis("streams at a time", "", "log")
 STYLES: dict[str, Style] = {"p99": "line", "p50": "dashed"}

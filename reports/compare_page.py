@@ -23,7 +23,7 @@ from reports.compare_text import (
     without_interval,
 )
 from reports.page import Section, render
-from reports.text import ms
+from reports.tables import ms
 
 OVERLAID = {"ttft": "TTFT", "e2e": "E2E", "tpot": "TPOT"}
 MOST_CURVES = 12

@@ -12,7 +12,7 @@ from reports.find import Found
 from reports.find_text import answer_lines, cell, is_share, overview
 from reports.page import Section, render
 from reports.search import Verdict
-from reports.text import DASH
+from reports.tables import DASH
 from reports.trial import MOST_GROWTH, Candidate, Evidence
 
 ROOM = 1.03  # so that no point stands on the edge

@@ -15,7 +15,7 @@ from reports.charts.timeline import MOST_TABLED
 from reports.numbers import figure
 from reports.run_charts import said
 from reports.run_rows import RunRows
-from reports.text import DASH, ms
+from reports.tables import DASH, ms
 
 MOST_IN_ORDER = 60  # of whom each has a line, in order of arrival; of more, those that waited longest
 LONGEST = 40

@@ -15,7 +15,8 @@ from reports.charts.thinning import evenly
 from reports.charts.timeline import MOST_TABLED
 from reports.numbers import figure
 from reports.run_rows import RunRows
-from reports.text import CENSORED, PERCENTILES, RESTS, marked, ms
+from reports.tables import ms
+from reports.text import CENSORED, PERCENTILES, RESTS, marked
 
 LONG_MS = 10_000  # from which on seconds are easier to read
 MOST_INTERVALS, LEAST_IN_INTERVAL, LEAST_INTERVALS = 40, 20, 4

@@ -294,8 +294,52 @@ def test_files_that_cannot_be_written(run: Path) -> None:
     for file in ("missing/page.html", "directory", ".", "run/run.json/page.html", "x" * 300):
         refused(tokentick("report", "run", "--html", file, cwd=run.parent), 2, file[:50])
     full = tokentick("report", "run", "--html", "full.html", cwd=run.parent, command=on_full_disk(10_000))
-    refused(full, 2, "full.html")
+    assert (full.returncode, full.stderr) == (2, "tokentick: full.html: File too large\n")
+    assert "verdict: " in full.stdout
     assert sorted(run.parent.iterdir()) == before
+
+
+def test_what_is_there_and_is_no_page_stays(run: Path) -> None:
+    """The run's own files, a user's text, a device: refused before anything is read, and named."""
+    (run.parent / "notes.txt").write_text("mine")
+    before = (run / "run.json").read_bytes()
+    for file in ("run/run.json", "notes.txt", "/dev/null"):
+        refused(tokentick("report", "run", "--html", file, cwd=run.parent), 2, f"--html {file}: exists")
+    refused(tokentick("report", "no", "--html", "no/x.html", cwd=run.parent), 2, "--html no/x.html: No such")
+    assert (run / "run.json").read_bytes() == before
+    assert (run.parent / "notes.txt").read_text() == "mine"
+    assert not Path("/dev/null").is_file()
+    (run.parent / "notes.txt").unlink()
+
+
+def test_a_page_is_the_same_beside_text_for_a_screen_reader(run: Path) -> None:
+    plain = tokentick("report", "run", "--plain", "--html", "plain.html", cwd=run.parent)
+    assert "\nTTFT: p50 " in plain.stdout
+    assert (run.parent / "plain.html").read_bytes() == (run.parent / "page.html").read_bytes()
+
+
+def test_verdict_and_counts_are_those_of_text_and_markdown(tmp_path: Path) -> None:
+    """Of a run that was interrupted, with a request that has no row and one that was tried again."""
+    rows = [answered(i, sent_ns=i * S) for i in range(4)]
+    rows[3].retry_of = rows[2].id
+    path = measured(tmp_path / "run", rows)
+    info = json.loads((path / "run.json").read_text())
+    info["interrupted"], info["ledger"]["requests"] = True, 5
+    (path / "run.json").write_text(json.dumps(info))
+    text, markdown = (
+        " ".join(tokentick("report", "run", *form, cwd=tmp_path).stdout.split())
+        for form in ([], ["--format", "markdown"])
+    )
+    said = Page(page_of(path)).said("p")
+    counts = next(each for each in said if " scheduled " in each).removesuffix(".")
+    verdict = said[said.index(f"{counts}.") - 1].removesuffix(".")
+    assert "(1 of them retries) = " in counts
+    for other in (text, markdown):
+        assert f"{counts} " in other
+        assert (
+            f"verdict: {verdict[0].lower() if verdict.startswith('Valid') else verdict[0]}{verdict[1:]} "
+            in other
+        )
 
 
 def test_what_does_not_go_with_a_page_is_refused(run: Path) -> None:

@@ -12,9 +12,8 @@ from rich.text import Text
 from ledgers.health import HealthSample
 from ledgers.histograms import Histogram
 from ledgers.printable import one_line
-from ledgers.telling import span
-from ledgers.units import NS_PER_MS
-from loadgen.live.watched import Progress
+from ledgers.units import NS_PER_MS, about_left, span
+from loadgen.live.progress import Progress
 
 LABEL_WIDTH = 10
 WIDEST = 100
@@ -57,18 +56,20 @@ def _bar_line(progress: Progress, width: int, ascii_only: bool) -> Text:
 
 
 def _left(progress: Progress) -> str:
+    if progress.stopping and progress.last is not None and progress.last.in_flight:
+        return f"stopping: waiting for {progress.last.in_flight:,} in flight"
     left_s = progress.left_s()
     if left_s is None:
         return "time left not known yet"
-    if left_s < 0.5:
-        return "the last are on their way"
-    return f"about {span(left_s)} left"
+    return about_left(left_s) or "the last are on their way"
 
 
 def _parts(progress: Progress, last: HealthSample, silent_s: float) -> Iterator[tuple[str, list[str]]]:
     """Label by label what is said."""
     sent = [f"sent {last.sent - last.retries:,}", f"in flight {last.in_flight:,}"]
-    yield "requests", sent + ([f"tried again {last.retries:,}"] if last.retries else [])
+    again = [f"tried again {last.retries:,}"] if last.retries else []
+    not_sent = [f"not sent {progress.not_sent:,}"] if progress.not_sent else []
+    yield "requests", [*sent, *again, *not_sent]
     yield "rate", _rate(progress)
     yield "TTFT", _latency(progress.ttft, "no request has completed yet")
     yield "ITL", _latency(progress.itl, "shown every 5 s")
@@ -107,7 +108,7 @@ def _client(progress: Progress, last: HealthSample, silent_s: float) -> list[str
     if silent_s >= SILENT_S:
         verdict = f"NO WORD for {silent_s:.0f} s"
     elif progress.limited:
-        verdict = f"CLIENT-LIMITED in {progress.limited} of {progress.samples} samples"
+        verdict = f"CLIENT-LIMITED in {progress.limited} of {progress.samples} seconds"
     else:
         verdict = "ok"
     lag = [f"loop lag {_ms(last.loop_lag_max_ns)}", f"max {_ms(progress.loop_lag_max_ns)}"]
