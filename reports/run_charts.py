@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ledgers.distributions import nearest_rank
 from ledgers.rows import FAILURES
 from ledgers.settings import Slo
 from ledgers.units import NS_PER_MS, NS_PER_S
-from reports.charts import Axis, Bar, Bound, Chart, Series, Table, lines, percentile_points, timeline
+from reports.charts import Axis, Bound, Chart, Series, Table, lines, percentile_points
 from reports.charts.thinning import evenly
-from reports.charts.timeline import MOST_ROWS, MOST_TABLED
+from reports.charts.timeline import MOST_TABLED
 from reports.numbers import figure
 from reports.run_rows import RunRows
-from reports.tables import DASH, ms
+from reports.tables import ms
 from reports.text import CENSORED, PERCENTILES, RESTS, marked
 
 LONG_MS = 10_000  # from which on seconds are easier to read
 MOST_INTERVALS, LEAST_IN_INTERVAL, LEAST_INTERVALS = 40, 20, 4
+LEAST_FOR_P99 = 100
+LEAST_IN_HALF = 15  # requests, below which a median that moves says nothing
 FAR_APART = 50  # times the median, from which on a linear axis shows nothing but the tail
-LEAST_LAG_NS = NS_PER_MS  # before the send, that is worth a colour
 SHARE = Axis("share of requests", scale="percentile")
 OTHERWISE = FAILURES | {"rejected", "cancelled"}
 
@@ -53,7 +53,7 @@ LATENCIES = (
 def said(value_ms: float) -> str:
     """A duration as a title says it."""
     if value_ms >= 1000:
-        return f"{value_ms / 1000:.3g} s"
+        return f"{value_ms / 1000:.3g} s" if value_ms < 999_500 else f"{value_ms / 1000:,.0f} s"
     return f"{value_ms:.0f} ms" if value_ms >= 100 else f"{ms(value_ms)} ms"
 
 
@@ -78,7 +78,7 @@ def _percentiles(rows: RunRows, summary: dict[str, Any], of: Latency) -> Chart:
     tail = found["max"] > FAR_APART * found["p50"] > 0
     notes = [CENSORED] if summary["censored"] else []
     return lines(
-        f"{of.name} p99 is {said(found['p99'])}, {_against_median(found['p99'], found['p50'])}",
+        _spread(of.name, found),
         f"{of.meaning}, of {found['n']:,} requests: p50 {said(found['p50'])}, p90 {said(found['p90'])}, "
         f"p99 {said(found['p99'])}, at most {said(found['max'])}.{_hidden(summary, of)}",
         series,
@@ -88,6 +88,14 @@ def _percentiles(rows: RunRows, summary: dict[str, Any], of: Latency) -> Chart:
         table=_percentile_table(summary, [(column, of.curves[column]) for column in values]),
         note=". ".join([*notes, *([RESTS] if of.key + "_ms" in summary["rests_on_largest"] else [])]),
     )
+
+
+def _spread(name: str, found: dict[str, Any]) -> str:
+    """p99 beside p50; p99 of fewer than 100 is the largest."""
+    if found["n"] == 1:
+        return f"{name} of the one completed request is {said(found['max'])}"
+    largest = f", the largest of {found['n']}," if found["n"] < LEAST_FOR_P99 else ""
+    return f"{name} p99{largest} is {said(found['p99'])}, {_against_median(found['p99'], found['p50'])}"
 
 
 def _hidden(summary: dict[str, Any], of: Latency) -> str:
@@ -151,7 +159,7 @@ def _over_time(rows: RunRows, found: dict[str, float], name: str, pairs: Sequenc
     bounds = _slo_bounds(rows.slo, f"{name.lower()}_ms", ns)
     few = "Where an interval has fewer than 100 requests, p99 is the largest." if len(series) > 1 else ""
     return lines(
-        _halves(name, pairs),
+        _moved(name, pairs),
         f"{name} of the completed requests by time of arrival.",
         series,
         x=Axis("arrival", "s"),
@@ -166,17 +174,26 @@ def _few(pairs: Sequence[tuple[int, int]]) -> list[tuple[float, int]]:
     return [(pairs[i][0] / NS_PER_S, pairs[i][1]) for i in evenly(len(pairs), MOST_TABLED)]
 
 
-def _halves(name: str, pairs: Sequence[tuple[int, int]]) -> str:
-    """What the median did from the first to the second half of the arrivals."""
+def _moved(name: str, pairs: Sequence[tuple[int, int]]) -> str:
+    """What the median did from the first to the second half of the arrivals; of few, where they lie."""
     middle = (pairs[0][0] + pairs[-1][0]) / 2
     halves = [[value for at, value in pairs if (at > middle) == late] for late in (False, True)]
-    if not all(halves):
-        return f"{name} of requests that arrived at one time"
+    if min(map(len, halves)) < LEAST_IN_HALF:
+        return _lie(name, [value for _, value in pairs])
     first, second = (nearest_rank(sorted(half), 50) / NS_PER_MS for half in halves)
     if 0.9 * first <= second <= 1.1 * first:
         return f"{name} p50 stayed about {said(second)} from the first to the second half of the arrivals"
     moved = "rose" if second > first else "fell"
     return f"{name} p50 {moved} from {said(first)} in the first half of the arrivals to {said(second)}"
+
+
+def _lie(name: str, values: Sequence[int]) -> str:
+    low, high = (said(value / NS_PER_MS) for value in (min(values), max(values)))
+    if len(values) == 1:
+        return f"{name} of the one completed request is {low}"
+    if low == high:
+        return f"{name} of all {len(values):,} completed requests is {low}"
+    return f"{name} of the {len(values):,} completed requests is from {low} to {high}"
 
 
 def _by_interval(pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[float, int, float, float]]:
@@ -217,12 +234,21 @@ def failures_over_time(rows: RunRows) -> Chart | None:
         for name, count in counts.most_common()
     ]
     return lines(
-        f"{total:,} of {len(rows.kept):,} requests did not complete: {named}",
+        f"{total:,} of {len(rows.kept):,} {rows.noun} did not complete: {named}{_for_good(rows)}",
         f"How many ended so in each of {MOST_INTERVALS} intervals; the first at {first:.3g} s.",
         series if len(series) > 1 else [series[0]._replace(style="area")],
-        y=Axis("requests per interval"),
-        table=Table(["outcome", "requests", "first, s", "last, s"], body),
+        y=Axis(f"{rows.noun} per interval", whole=True),
+        table=Table(["outcome", rows.noun, "first, s", "last, s"], body),
     )
+
+
+def _for_good(rows: RunRows) -> str:
+    """How many requests never completed, where they had several attempts."""
+    if not rows.retried:
+        return ""
+    tried = {rows["request"][i] for i in rows.kept}
+    lost = len(tried - {rows["request"][i] for i in rows.completed})
+    return f"; of {len(tried):,} requests {lost:,} never did"
 
 
 def _counted(times: Sequence[float], end_s: float) -> list[tuple[float, float]]:
@@ -230,78 +256,3 @@ def _counted(times: Sequence[float], end_s: float) -> list[tuple[float, float]]:
     counts = Counter(min(int(at / width), MOST_INTERVALS - 1) for at in times)
     steps = [(place * width, float(counts[place])) for place in range(MOST_INTERVALS)]
     return [*steps, (end_s, steps[-1][1])]
-
-
-def request_timeline(rows: RunRows, *, measured: bool) -> Chart | None:
-    """Where each request was when. A client cannot see where the queue ends and prefill begins."""
-    drawn = [i for i in range(len(rows)) if rows["origin"][i] is not None]
-    if not drawn:
-        return None
-    total, drawn = len(drawn), [drawn[place] for place in evenly(len(drawn), MOST_ROWS)]
-    sampled = (
-        f"An even sample of {len(drawn):,} of {total:,} requests is drawn. " if len(drawn) < total else ""
-    )
-    bars = [Bar(rows["id"][i], list(_spans(rows, i, measured=measured)), _mark(rows, i)) for i in drawn]
-    unseen = "A client cannot tell queue from prefill." if measured else ""
-    return timeline(
-        _longest_wait(rows, measured=measured),
-        "Requests in order of arrival, from top to bottom, with time from left to right.",
-        bars,
-        table=_request_table(rows, drawn),
-        note=f"{sampled}{unseen}".strip(),
-        words_for={"queue": "queue and prefill", "other": "before the send"} if measured else None,
-        bounds=[("end of window", rows.t_obs_ns / NS_PER_S)] if _some_end_later(rows) else [],
-    )
-
-
-def _some_end_later(rows: RunRows) -> bool:
-    return any(rows.outcome(i) == "unfinished" for i in range(len(rows)))
-
-
-def _spans(rows: RunRows, i: int, *, measured: bool) -> Iterator[tuple[str, float, float]]:
-    """From instant to instant, as far as each is known."""
-    fields = ("origin", "sent", "first_token", "leave")
-    kinds = ("other", "queue", "decode")
-    if not measured:
-        fields, kinds = ("origin", "prefill_start", "prefill_end", "leave"), ("queue", "prefill", "decode")
-    times = [rows[field][i] for field in fields]
-    known = [(time, place) for place, time in enumerate(times) if time is not None]
-    for (start, place), (stop, _) in pairwise(known):
-        if stop - start > (LEAST_LAG_NS if kinds[place] == "other" else 0):
-            yield kinds[place], start / NS_PER_S, stop / NS_PER_S
-
-
-def _mark(rows: RunRows, i: int) -> str:
-    outcome = rows.outcome(i)
-    if outcome != "completed":
-        return f"† {outcome}"
-    return "" if rows["met"][i] or not rows.slo.given else "SLO missed"
-
-
-def _longest_wait(rows: RunRows, *, measured: bool) -> str:
-    key, what = (
-        ("ttft", "waited longest for its first token") if measured else ("queue_delay", "queued longest")
-    )
-    waits = [(value, i) for i in rows.kept if (value := rows[key][i]) is not None]
-    if not waits:
-        return f"{len(rows):,} requests"
-    longest, i = max(waits, key=lambda pair: pair[0])
-    return f"{rows['id'][i]} {what}: {said(longest / NS_PER_MS)}" if longest else "No request queued"
-
-
-def _request_table(rows: RunRows, drawn: Sequence[int]) -> Table:
-    """Times in ms, the arrival in s; a column of which nothing is known is left out."""
-    names = {"queue_delay": "queue", "ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
-    names = {key: name for key, name in names.items() if not rows[key].empty}
-    body = []
-    for i in (drawn[place] for place in evenly(len(drawn), MOST_TABLED)):
-        times = [DASH if (v := rows[key][i]) is None else ms(v / NS_PER_MS) for key in names]
-        body.append([rows["id"][i], f"{rows['origin'][i] / NS_PER_S:.3f}", *times, _standing(rows, i)])
-    return Table(["id", "arrival, s", *(f"{name}, ms" for name in names.values()), "outcome"], body)
-
-
-def _standing(rows: RunRows, i: int) -> str:
-    outcome = rows.outcome(i)
-    if outcome != "completed" or not rows.slo.given:
-        return outcome
-    return "SLO met" if rows["met"][i] else "SLO missed"

@@ -15,11 +15,11 @@ from reports.diagnosis import Diagnosis, diagnose
 from reports.diagnosis_facts import facts_of
 from reports.diagnosis_text import NOTHING, figure_value, finding_title, looked_at, ttft_split
 from reports.page import Section, render
+from reports.request_charts import request_charts
 from reports.run_charts import (
     failures_over_time,
     latency_over_time,
     percentile_charts,
-    request_timeline,
 )
 from reports.run_rows import RunRows
 from reports.run_state_charts import TickColumns, client_charts, in_flight_chart, kv_chart, server_chart
@@ -53,7 +53,7 @@ def run_page(run: Run, summary: dict[str, Any], text: str, against: Path | None 
     state += [kv_chart(ticks, config.hardware) if config.hardware else None, failures_over_time(rows)]
     client = summary["client"]
     health = client_charts(list(run.health()), client) if client else []
-    timeline = request_timeline(rows, measured=run.info.kind == "measured")
+    requests = request_charts(rows, measured=run.info.kind == "measured")
     sections = [
         Section("Verdict", _verdict(run.info, summary), _summary_tables(summary)),
         Section("What was run", tables=[_settings(run.info)]),
@@ -61,7 +61,7 @@ def run_page(run: Run, summary: dict[str, Any], text: str, against: Path | None 
             "Latency", charts=[*percentile_charts(rows, summary), *_there(latency_over_time(rows, summary))]
         ),
         Section("Load", charts=_there(*state)),
-        Section("Requests", charts=_there(timeline)),
+        Section("Requests", charts=requests),
         Section("Client", [instrument(client)] if client else [], charts=health),
         _diagnosis_section(diagnosis, against),
         Section("Notes", [*_notes(run, summary)]),
@@ -134,7 +134,8 @@ def _failures(summary: dict[str, Any]) -> Table:
         ]
         for failure in summary["failures"]
     ]
-    return Table(["failure", "requests", "phase", "p50 after the send, ms", "error"], body)
+    what = "attempts" if summary["retries"] else "requests"
+    return Table(["failure", what, "phase", "p50 after the send, ms", "error"], body)
 
 
 def _classes(summary: dict[str, Any]) -> Table:

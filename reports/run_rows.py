@@ -31,6 +31,7 @@ LONGEST_NAME = 60  # of an id; a server can send one of any length
 COMPLETED = OUTCOMES.index("completed")
 FIELDS = (
     "id",
+    "request",
     "origin",
     "entered",
     "sent",
@@ -50,11 +51,16 @@ FIELDS = (
 
 
 class RunRows:
-    """Every request of a run as seen at T_obs. `kept` are those in no warm-up and no cool-down."""
+    """Every request of a run as seen at T_obs. `kept` are those in no warm-up and no cool-down.
+
+    Where there were retries the rows are attempts, and `request` says of which.
+    """
 
     def __init__(self, run: Run, summary: dict[str, Any]) -> None:
         self.begin_ns, self.last_ns, self.t_obs_ns = kept_ns(summary)
         self.slo = run.info.config.slo
+        self.retried = bool(summary["retries"])
+        self.noun = "attempts" if self.retried else "requests"
         self._bounds = self.slo.bounds_ns()
         self._table = Table(FIELDS)
         labels = request_labels(run.rows()) if run.info.kind == "served" else {}
@@ -72,6 +78,7 @@ class RunRows:
         origin, tpot, left = origin_ns(row), tpot_ns(row), leave_ns(row)
         return (
             row.id,
+            (shortened(row.retry_of, LONGEST_NAME) if row.retry_of else row.id) if self.retried else None,
             origin,
             entered_ns(row),
             row.sent_ns,
@@ -109,8 +116,13 @@ class RunRows:
         code: int = self["status"][i]
         return OUTCOMES[code]
 
+    @property
+    def some_end_later(self) -> bool:
+        """Whether the window ended before the requests did."""
+        return any(self.outcome(i) == "unfinished" for i in range(len(self)))
+
     def levels(self) -> Iterator[tuple[int, int]]:
-        """How many were in flight from each instant on at which that changes, until T_obs."""
+        """How many were in flight from each instant on at which that changes, after T_obs as well."""
         there = [i for i in range(len(self)) if self.outcome(i) not in NEVER_IN_FLIGHT]
         starts = sorted(self.known("entered", there))
         ends = array("q", sorted(self._ends(there)))
@@ -120,7 +132,7 @@ class RunRows:
                 left += 1
                 yield ends[left - 1], arrived - 1 - left
             yield start, arrived - left
-        while left < len(ends) and ends[left] <= self.t_obs_ns:
+        while left < len(ends) and ends[left] < NEVER:
             left += 1
             yield ends[left - 1], len(starts) - left
 

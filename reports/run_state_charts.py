@@ -69,28 +69,49 @@ def in_flight_chart(
     """In flight from arrival to leaving, and how many of them queued; None where rows are missing."""
     if summary["concurrency_mean"] is None:
         return None
-    end_s = rows.t_obs_ns / NS_PER_S
+    end_s = _end_s(rows, ticks, config)
     levels = ((at / NS_PER_S, float(level)) for at, level in rows.levels())
     points = _shown(levels, len(rows), end_s)
-    series = [Series("in flight", [*points, *((end_s, level) for _, level in points[-1:])], "step")]
+    series = [Series("in flight", points, "step")]
     queued = ""
     if len(ticks) and config.hardware:
         series.append(Series("queue", ticks.drawn("queue", config.hardware.tick_s), "step"))
         queued = f"; the queue had up to {max(ticks['queue'].cells):,}"
+    series = [each._replace(points=_until(each.points, end_s)) for each in series]
     stable = summary["stability"]
     judged = stable and stable["slope_per_s"] is not None
     verdict = f" {stable['verdict'].capitalize()}: {stable['reason']}." if judged else ""
     note = DRAWN.format("in flight", 2 * len(rows)) if _too_many(len(rows)) else ""
     return lines(
-        f"Up to {summary['concurrency_peak']:,} requests in flight, "
+        f"Up to {_several(summary['concurrency_peak'], rows.noun)} in flight, "
         f"{summary['concurrency_mean']:.3g} on average{queued}",
-        f"Requests that had arrived and not left, over time.{verdict}",
+        f"{rows.noun.capitalize()} that had arrived and not left, over time.{verdict}",
         series,
-        y=Axis("requests"),
-        bounds=_cap(config),
+        y=Axis(rows.noun, whole=True),
+        bounds=[*_cap(config), *_window_end(rows)],
         table=_sampled(series),
         note=note,
     )
+
+
+def _end_s(rows: RunRows, ticks: TickColumns, config: RunConfig) -> float:
+    """Where all that is known ends: a simulation goes on after the window, until all is done."""
+    left = max(rows.known("leave", range(len(rows))), default=0)
+    ticked = (ticks["tick"][-1] + 1) * config.hardware.tick_s if len(ticks) and config.hardware else 0.0
+    return max(ticked, max(rows.t_obs_ns, left) / NS_PER_S)
+
+
+def _until(points: Sequence[Point], end: float) -> list[Point]:
+    """Steps of which the last one lasts to the end."""
+    return [*points, *((end, level) for _, level in points[-1:])]
+
+
+def _window_end(rows: RunRows) -> list[Bound]:
+    return [Bound("end of window", rows.t_obs_ns / NS_PER_S, "x")] if rows.some_end_later else []
+
+
+def _several(count: int, nouns: str) -> str:
+    return f"{count:,} {nouns.removesuffix('s') if count == 1 else nouns}"
 
 
 def _cap(config: RunConfig) -> list[Bound]:
@@ -145,12 +166,12 @@ def kv_chart(ticks: TickColumns, hardware: Hardware) -> Chart | None:
     budget = hardware.kv_budget_tokens
     return lines(
         _kv_title(peak, budget),
-        f"Tokens of KV cache that were reserved and that were in use after each of {len(ticks):,} ticks of "
-        f"{hardware.tick_s * 1000:g} ms. At most {peak.tokens:,} of {budget:,} were reserved, "
-        f"{max(ticks['kv_cached'].cells):,} in use.",
+        f"KV tokens reserved for the requests that ran, and of these the cached ones, after each of "
+        f"{len(ticks):,} ticks of {hardware.tick_s * 1000:g} ms. At most {peak.tokens:,} of {budget:,} were "
+        f"reserved; at most {max(ticks['kv_cached'].cells):,} were cached, which the summary calls KV peak.",
         series,
-        x=Axis("tick"),
-        y=Axis("KV tokens"),
+        x=Axis("tick", whole=True),
+        y=Axis("KV tokens", whole=True),
         bounds=[Bound(f"budget {budget:,}", budget)],
         table=Table(["tick", "reserved", "cached"], body),
         note=DRAWN.format("each curve", len(ticks)) if _too_many(len(ticks)) else "",
@@ -190,12 +211,14 @@ def server_chart(summary: dict[str, Any]) -> Chart | None:
     if not series:
         return None
     waiting = server["waiting_max"]
-    said_of_it = f"up to {waiting:.0f} requests waiting" if waiting is not None else "what was running"
+    said_of_it = (
+        f"up to {_several(round(waiting), 'requests')} waiting" if waiting is not None else "what was running"
+    )
     return lines(
         f"The server reported {said_of_it}",
         f"Means over intervals, from {server['samples']:,} samples of the server's metrics.",
         series,
-        y=Axis("requests"),
+        y=Axis("requests", whole=True),
     )
 
 
@@ -238,7 +261,7 @@ def _client_title(client: dict[str, Any], seconds: int) -> str:
     if client["client_limited"]:
         return f"The client was the limit: {client['reasons'][0]}"
     if limited := client["limited_samples"]:
-        return f"The client was the limit in {limited:,} of {seconds:,} seconds; {late}"
+        return f"The client was the limit in {limited:,} of {_several(seconds, 'seconds')}; {late}"
     return f"The client kept up: {late}"
 
 

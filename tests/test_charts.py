@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -23,7 +24,9 @@ from reports.charts import (
     timeline,
 )
 from reports.charts.effects import VERDICTS
+from reports.charts.frame import HEIGHT, TOP
 from reports.charts.scales import Scale, scale, ticks
+from reports.charts.stacked import Layer, stacked
 from reports.charts.thinning import outline, thinned
 
 HOSTILE = '</svg><script>alert("1")</script>\x00\u202e\ud800 & more'
@@ -50,6 +53,9 @@ def every_kind(name: str = "name") -> list[Chart]:
         effects(name, name, [Effect(name, 40, None, 50, 5, verdict, name) for verdict in VERDICTS]),
         timeline(name, name, [Bar(name, spans, name), Bar("R02", [])], bounds=[(name, 1.0)]),
         timeline(name, name, [Bar(name, spans, name)] * 100),
+        stacked(
+            name, name, [Layer(name, "queue", [1.0, 2.0])] * 2, 2.0, y=axis, bounds=[Bound(name, 1, "x")]
+        ),
         lines(name, name, [], y=axis),
     ]
 
@@ -162,16 +168,101 @@ def test_a_gap_is_not_bridged() -> None:
     assert drawn.get("d", "").count("M") == 2
 
 
-def test_a_timeline_of_thousands_is_a_sample_in_a_box_that_scrolls() -> None:
-    """One path for each phase; the box takes the keyboard; the note says what is drawn."""
-    rows = [Bar(f"R{i}", [("queue", i, i + 1), ("decode", i + 1, i + 2)]) for i in range(10_000)]
-    chart = timeline("t", "d", rows)
-    box = next(each for each in parsed(chart).iter("div") if each.get("class") == "timeline")
+def test_a_timeline_draws_every_request_in_parts_that_paper_keeps_whole() -> None:
+    """33 of them in pictures of ten, all in one box that takes the keyboard, of which one is described."""
+    rows = [Bar(f"R{i}", [("queue", i, i + 1)]) for i in range(33)]
+    root = parsed(timeline("t", "d", rows))
+    box = next(each for each in root.iter("div") if each.get("class") == "timeline")
     assert (box.get("tabindex"), box.get("role"), box.get("aria-label")) == ("0", "region", "t")
-    paths = [path for path in box.iter("path") if "thin" in path.get("class", "")]
-    assert [path.get("class") for path in paths] == ["thin queue", "thin decode"]
-    assert paths[0].get("d", "").count("M") == 3_000
-    assert "3,000 of 10,000" in chart.note
+    parts = [[group[1].text for group in picture.iter("g")] for picture in box[1]]
+    assert [len(part) for part in parts] == [10, 10, 10, 3]
+    assert [name for part in parts for name in part] == [row.label for row in rows]
+    assert [picture.get("role") for picture in box[1]] == ["img", None, None, None]
+    assert [float(picture.get("viewBox", "").split()[3]) for picture in box[1]] == [200, 200, 200, 60]
+
+
+def test_the_request_that_a_title_names_is_marked() -> None:
+    """Its label, and the ground of its line."""
+    root = parsed(timeline("t", "d", [Bar("R1", []), Bar("R2", [], named=True)]))
+    assert [each.text for each in root.iter("text") if each.get("class") == "named"] == ["R2"]
+    assert [each.get("y") for each in root.iter("rect") if each.get("class") == "named"] == ["20"]
+
+
+def test_no_line_crosses_the_marks_of_a_timeline() -> None:
+    """They stand to the right of all that is drawn at a time."""
+    rows = [Bar("R1", [("queue", 0, 1), ("decode", 1, 4)], "SLO missed")]
+    root = parsed(timeline("t", "d", rows, bounds=[("end of window", 5.0)]))
+    bound = next(each for each in root.iter("path") if each.get("class") == "bound")
+    mark = next(each for each in root.iter("text") if each.get("class") == "mark")
+    assert float(mark.get("x", "")) > float(bound.get("d", "M").split()[0][1:])
+
+
+def test_layers_stand_one_upon_the_other() -> None:
+    """The first from the ground to its values, the second from there on; the most of both fits."""
+    layers = [Layer("decode", "decode", [1.0, 3.0]), Layer("queue", "queue", [2.0, 1.0])]
+    chart = stacked("t", "d", layers, 10.0, y=Axis("requests", whole=True))
+    ticks_y = [
+        float(each.get("d", "").split()[1].split("H")[0])
+        for each in parsed(chart).iter("path")
+        if each.get("class") == "grid"
+    ]
+    at = dict(enumerate(ticks_y))  # the places of 0, 1, 2...
+    found = []
+    for each in parsed(chart).iter("path"):
+        if "layer" in each.get("class", ""):
+            corners = [tuple(map(float, c.split())) for c in each.get("d", "")[1:-1].split("L")]
+            found.append([y for _, y in corners])
+    assert found[0] == [at[1], at[1], at[3], at[3], at[0], at[0], at[0], at[0]]
+    assert found[1] == [at[3], at[3], at[4], at[4], at[3], at[3], at[1], at[1]]
+    assert chart.table == Table(["time around, s", "decode", "queue"], [["2.5", "1", "2"], ["7.5", "3", "1"]])
+
+
+def test_counts_have_whole_ticks() -> None:
+    """However few there are: half a request is none."""
+    for most, expected in (
+        (0, ["0", "1"]),
+        (1, ["0", "1"]),
+        (3, ["0", "1", "2", "3"]),
+        (11, ["0", "5", "10", "15"]),
+    ):
+        of = scale(Axis("requests", whole=True), [0, most], 0, 100)
+        assert [tick.label for tick in ticks(of)] == expected
+
+
+def test_a_log_axis_says_that_it_is_one() -> None:
+    chart = lines("t", "d", [Series("a", [(0, 1), (1, 1000)])], y=Axis("TTFT", "ms", "log"))
+    names = [each.text for each in parsed(chart).iter("text") if each.get("class") == "axis-name"]
+    assert names == ["TTFT, ms (log scale)", "time, s"]
+
+
+def test_the_name_of_a_bound_stands_where_no_curve_is() -> None:
+    """Above the plot, whether the line goes across or upright."""
+    bounds = [Bound("SLO", 2), Bound("end of window", 1, "x")]
+    root = parsed(lines("t", "d", [Series("a", [(0, 1), (2, 3)])], y=Y, bounds=bounds))
+    places = {each.text: float(each.get("y", "")) for each in root.iter("text")}
+    assert places["SLO"] < TOP
+    assert places["end of window"] < TOP
+    assert places["SLO"] != places["end of window"]
+
+
+def test_a_curve_that_jumps_about_is_no_block() -> None:
+    """Its line follows the highest values and keeps its dash, a shade goes to the lowest; it is noted."""
+    points = [(float(i), 50.0 + 40 * (-1) ** i) for i in range(2_000)]
+    points[999] = (999.0, 100.0)
+    chart = lines(
+        "t", "d", [Series("a", points, "step"), Series("b", points, "step")], y=Axis("n", low=0, high=100)
+    )
+    drawn = [each for each in parsed(chart).iter("path") if each.get("class", "").startswith("line s")]
+    of_second = drawn[-1]
+    assert of_second.get("class") == "line s2"
+    heights = [float(step.split("H")[0]) for step in of_second.get("d", "").split("V")[1:]]
+    assert min(heights) == TOP
+    way = sum(abs(after - before) for before, after in pairwise(heights))
+    assert way < 2 * (HEIGHT - TOP)
+    assert sum(each.get("class") == "area range s2" for each in parsed(chart).iter("path")) == 1
+    assert "its line follows the highest values" in chart.note
+    smooth = lines("t", "d", [Series("a", [(x, x) for x, _ in points])], y=Y)
+    assert "range" not in smooth.svg
 
 
 def test_a_timeline_of_a_few_names_each_request() -> None:

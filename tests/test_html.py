@@ -138,7 +138,8 @@ def test_the_figures_are_those_of_the_summary(run: Path) -> None:
     summary = summarize(Run(run))
     text = Page((run.parent / "page.html").read_text()).text
     p99, p50 = summary["ttft_ms"]["p99"], summary["ttft_ms"]["p50"]
-    assert f"TTFT p99 is {p99 / 1000:.3g} s, {p99 / p50:.1f} times p50" in text
+    largest = f"the largest of {summary['completed']}"
+    assert f"TTFT p99, {largest}, is {p99 / 1000:.3g} s, {p99 / p50:.1f} times p50" in text
     assert f"Up to {summary['concurrency_peak']} requests in flight" in text
     assert f"16 scheduled = {summary['completed']} completed" in text
     rows = RunRows(Run(run), summary)
@@ -157,6 +158,37 @@ def test_the_kv_title_tells_the_peak(run: Path) -> None:
     title = next(text for text in Page(page_of(run)).said("h3") if text.startswith("KV"))
     assert f"tick {first}" in title
     assert ("reached its budget" in title) == (most == 72)
+
+
+def test_the_kv_chart_tells_reserved_from_cached(run: Path) -> None:
+    """The peak of the summary is that of the cached ones."""
+    summary = summarize(Run(run))
+    text = Page(page_of(run)).text
+    reserved = max(tick.kv_reserved for tick in Run(run).ticks())
+    assert reserved > summary["kv_peak_tokens"]
+    assert f"At most {reserved} of 72 were reserved; at most {summary['kv_peak_tokens']} were cached" in text
+
+
+def test_the_chart_of_load_goes_to_the_end_of_the_run(run: Path) -> None:
+    """In flight and the queue both, with the end of the window marked, after which three ended."""
+    summary, found = summarize(Run(run)), Run(run)
+    rows, columns = RunRows(found, summary), TickColumns(found.ticks())
+    chart = in_flight_chart(rows, columns, summary, found.info.config)
+    assert chart is not None
+    assert ">end of window<" in chart.svg
+    assert chart.table is not None
+    last = chart.table.rows[-1]
+    assert float(last[0]) * S > rows.t_obs_ns
+    assert last[1:] == ["0", "0"]
+
+
+def test_long_words_break_in_their_cell(tmp_path: Path) -> None:
+    """An error without a space does not push its column out of the page."""
+    failed = RequestRow(id="R1", prompt_tokens=1, output_tokens=1, arrival_ns=0, end_ns=MS)
+    failed.outcome, failed.error = "http_error", "A" * 5_000
+    text = page_of(measured(tmp_path / "run", [failed]))
+    assert '<td class="long">AAAA' in text
+    assert "td.long { min-width: 14rem; overflow-wrap: anywhere; }" in text
 
 
 def test_equal_input_gives_equal_bytes(run: Path, tmp_path: Path) -> None:
@@ -201,7 +233,7 @@ def test_a_measured_run_shows_its_client_and_the_uncorrected_curve(tmp_path: Pat
     failed.outcome, failed.error = "timeout", "took too long"
     text = Page(page_of(measured(tmp_path / "run", [*rows, failed]))).text
     assert "from the send (uncorrected)" in text
-    assert "TTFT p99 is 300 ms" in text
+    assert "TTFT p99, the largest of 10, is 300 ms" in text
     assert "Counted from the send, p99 would be 100 ms" in text
     assert "1 of 11 requests did not complete: 1 timeout" in text
     assert "the first at 9.5 s" in text
@@ -224,7 +256,7 @@ def test_many_requests_make_a_small_page(tmp_path: Path) -> None:
     rows = [answered(i, ttft_ms=100 + i % 97, gap_s=0.01) for i in range(20_000)]
     text = page_of(measured(tmp_path / "run", rows))
     assert len(text) < 1_500_000
-    assert "An even sample of 3,000 of 20,000 requests is drawn" in text
+    assert "The 40 of 20,000 requests that waited longest" in text
     assert "p99 of an interval" in text
     assert "of 40,000 points the extremes" in text
 
@@ -252,7 +284,7 @@ def test_a_kv_curve_says_that_it_is_thinned_where_it_is(count: int) -> None:
     chart = kv_chart(ticks, Hardware())
     assert chart is not None
     thinned = len(ticks.drawn("kv_reserved")) < len(list(ticks.steps("kv_reserved")))
-    assert thinned == bool(chart.note)
+    assert thinned == ("the extremes of each column" in chart.note)
 
 
 def test_files_that_cannot_be_written(run: Path) -> None:

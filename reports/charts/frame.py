@@ -37,7 +37,7 @@ def frame(x_axis: Axis, y_axis: Axis, xs: Iterable[float], ys: Iterable[float]) 
 def around(of: Frame) -> str:
     """Grid, ticks and names of both axes."""
     bottom = HEIGHT - BOTTOM
-    parts = [label(0, 16, of.y_axis.label, class_="axis-name")]
+    parts = [label(0, 16, axis_name(of.y_axis), class_="axis-name")]
     for tick in ticks(of.y):
         y = of.y.at(tick.value)
         parts.append(element("path", d=f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}", class_="grid"))
@@ -45,7 +45,12 @@ def around(of: Frame) -> str:
     parts.append(
         element("path", d=f"M{number(LEFT)} {number(bottom)}H{number(WIDTH - RIGHT)}", class_="axis")
     )
-    return "".join(parts) + below(of.x, ticks(of.x, 8), of.x_axis.label, bottom)
+    return "".join(parts) + below(of.x, ticks(of.x, 8), axis_name(of.x_axis), bottom)
+
+
+def axis_name(axis: Axis) -> str:
+    """A reader must know that equal steps are equal factors."""
+    return f"{axis.label} (log scale)" if axis.scale == "log" else axis.label
 
 
 def below(of: Scale, along: Sequence[Tick], name: str, bottom: float) -> str:
@@ -61,9 +66,13 @@ def below(of: Scale, along: Sequence[Tick], name: str, bottom: float) -> str:
 
 
 def bound_lines(of: Frame, bounds: Sequence[Bound]) -> str:
+    """Lines with their names, which stand where no curve is: above the plot, as far as there is room."""
     upright = [bound for bound in bounds if bound.axis == "x"]
-    places = {bound: place for place, bound in enumerate(upright)}
-    return "".join(_bound(of, bound, places.get(bound, 0)) for bound in bounds)
+    across = [bound for bound in bounds if bound.axis == "y"]
+    parts = [_across(of, bound, 16 + 13 * place) for place, bound in enumerate(across)]
+    tops = [TOP - 6] if len(upright) == 1 and len(across) < 2 else [TOP + 14 + 20 * row for row in range(8)]
+    parts += [_upright(of, bound, tops[place % len(tops)]) for place, bound in enumerate(upright)]
+    return "".join(parts)
 
 
 def band_areas(of: Frame, bands: Sequence[Band]) -> str:
@@ -95,27 +104,22 @@ def swatch(inner: str) -> str:
     return element("svg", inner, viewBox="0 0 28 12", class_="swatch", aria_hidden="true")
 
 
-def _bound(of: Frame, bound: Bound, place: int) -> str:
-    """The names of upright ones stand one below the other, for they may be close together."""
-    if bound.axis == "x":
-        x = within(of.x, bound.value)
-        line = f"M{number(x)} {number(TOP)}V{number(HEIGHT - BOTTOM)}"
-        left = x > (LEFT + WIDTH) / 2
-        name = label(
-            x - 5 if left else x + 5,
-            TOP + 12 + 15 * (place % 8),
-            bound.label,
-            text_anchor="end" if left else None,
-            class_="bound-name",
-        )
-    else:
-        y = within(of.y, bound.value)
-        line = f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}"
-        below = y - TOP < 16
-        name = label(
-            WIDTH - RIGHT - 2, y + 14 if below else y - 5, bound.label, text_anchor="end", class_="bound-name"
-        )
-    return element("path", d=line, class_="bound") + name
+def _across(of: Frame, bound: Bound, y_name: float) -> str:
+    y = within(of.y, bound.value)
+    line = element("path", d=f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}", class_="bound")
+    key = element("path", d=f"M{number(WIDTH - RIGHT - 20)} {number(y_name - 4)}h20", class_="bound")
+    name = label(WIDTH - RIGHT - 26, y_name, bound.label, text_anchor="end", class_="bound-name")
+    return line + key + name
+
+
+def _upright(of: Frame, bound: Bound, y_name: float) -> str:
+    """Names of several stand one below the other, for they may be close together."""
+    x = within(of.x, bound.value)
+    line = element("path", d=f"M{number(x)} {number(TOP)}V{number(HEIGHT - BOTTOM)}", class_="bound")
+    left, gap = x > (LEFT + WIDTH) / 2, 5 if y_name > TOP else 0
+    anchor = "end" if left else None
+    name = label(x - gap if left else x + gap, y_name, bound.label, text_anchor=anchor, class_="bound-name")
+    return line + name
 
 
 def within(of: Scale, value: float) -> float:

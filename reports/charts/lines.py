@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import isfinite
+from typing import NamedTuple
 
 from reports.charts.frame import (
     BOTTOM,
     COLORS,
     HEIGHT,
+    TOP,
     WIDTH,
     Frame,
     around,
@@ -27,6 +29,20 @@ from reports.charts.thinning import DRAWN, MOST_POINTS, Point, spread_out, thinn
 
 CELL = 2.0
 MANY = 400
+COLUMN = 3.0  # px of x in which a curve that jumps about is drawn by its highest and lowest values
+JUMPY = 4  # times up and down the plot, from which on a curve would be a block
+RANGED = (
+    "Where a curve jumps about, its line follows the highest values, and a shade goes down to the lowest."
+)
+
+
+class Range(NamedTuple):
+    """A stretch of x and how high and how low a curve goes in it, in places of the picture."""
+
+    start: float
+    end: float
+    top: float
+    bottom: float
 
 
 def lines(
@@ -50,6 +66,7 @@ def lines(
     inside = [band_areas(of, bands), around(of), clipped(of, _identity(of) if identity else "", drawn)]
     image = picture(title, description, WIDTH, HEIGHT, *inside, bound_lines(of, bounds))
     notes = [note, *(DRAWN.format(e.name, len(e.points)) for e in series if _is_thinned(e))]
+    notes += [RANGED] if any(_runs_jump(of, each) for each in series) else []
     table = table or series_table(series, x, y)
     return Chart(title, description, legend(keys) + image, table, " ".join(filter(None, notes)))
 
@@ -95,26 +112,62 @@ def _drawn(of: Frame, series: Series, color: int) -> str:
     points = thinned(series.points)
     runs = [list(_places(of, run)) for run in _runs(points)]
     stepped = series.style in ("step", "area") or of.x.kind == "percentile"
-    path = "".join(_path(run, stepped=stepped) for run in runs)
-    area = ""
+    shades = ""
+    if _jump(runs):
+        ranges = [list(_ranges(run, stepped=stepped)) for run in runs]
+        shades = element("path", d="".join(map(_between, ranges)), class_=f"area range {shade}")
+        runs, stepped = [_highest(each) for each in ranges], True
     if series.style == "area":
         base = number(HEIGHT - BOTTOM)
         closed = "".join(f"{_path(run, stepped=True)}V{base}H{number(run[0][0])}Z" for run in runs)
-        area = element("path", d=closed, class_=f"area {shade}")
-    dash = " dashed" if series.style == "dashed" else ""
-    line = element("path", d=path, class_=f"line {shade}{dash}{_many(points)}")
+        shades += element("path", d=closed, class_=f"area {shade}")
+    path = "".join(_path(run, stepped=stepped) for run in runs)
+    line = element("path", d=path, class_=f"line {shade}{' dashed' * (series.style == 'dashed')}")
     few = len(points) <= 30 and not stepped
-    dots = (
-        element("path", d=_dots([p for run in runs for p in run], color), class_=f"dots {shade}")
-        if few
-        else ""
-    )
-    return area + line + dots + _whiskers(of, series, shade)
+    dots = _dots([place for run in runs for place in run], color) if few else ""
+    marks = element("path", d=dots, class_=f"dots {shade}") if few else ""
+    return shades + line + marks + _whiskers(of, series, shade)
 
 
 def _many(points: Sequence[Point]) -> str:
-    """The class of what is drawn finer: dashes of a curve that jumps about would be lost."""
+    """The class of dots that are drawn finer."""
     return " many" if len(points) > MANY else ""
+
+
+def _runs_jump(of: Frame, series: Series) -> bool:
+    runs = (list(_places(of, run)) for run in _runs(thinned(series.points)))
+    return series.style != "dots" and _jump(list(runs))
+
+
+def _jump(runs: Sequence[Sequence[Point]]) -> bool:
+    """Whether a line from point to point would cover what it shows."""
+    way = sum(abs(b[1] - a[1]) for run in runs for a, b in pairwise(run))
+    return sum(map(len, runs)) > MANY and way > JUMPY * (HEIGHT - BOTTOM - TOP)
+
+
+def _ranges(run: Sequence[Point], *, stepped: bool) -> Iterator[Range]:
+    """Of each column with points: from where to where, and its highest and lowest place.
+
+    The value of a step holds on until the next one.
+    """
+    end, held = run[0][0], run[0][1]
+    for _, points in groupby(run, key=lambda place: place[0] // COLUMN):
+        there = list(points)
+        if stepped and there[0][0] - end > COLUMN:
+            yield Range(end, there[0][0], held, held)
+            end = there[0][0]
+        ys = [held, *(y for _, y in there)] if stepped else [y for _, y in there]
+        yield Range(end, there[-1][0], min(ys), max(ys))
+        end, held = there[-1]
+
+
+def _highest(ranges: Sequence[Range]) -> list[Point]:
+    return [(x, each.top) for each in ranges for x in (each.start, each.end)]
+
+
+def _between(ranges: Sequence[Range]) -> str:
+    there = [(x, each.bottom) for each in reversed(ranges) for x in (each.end, each.start)]
+    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in _highest(ranges) + there) + "Z"
 
 
 def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
@@ -167,5 +220,5 @@ def _key(series: Series, color: int) -> str:
     if series.style == "area":
         area = element("rect", x=4, y=1, width=20, height=10, class_=f"area {shade}")
         return area + element("path", d="M4 1h20", class_=f"line {shade}")
-    look = " dashed" if series.style == "dashed" else _many(series.points)
+    look = " dashed" if series.style == "dashed" else ""
     return element("path", d="M1 6H27", class_=f"line {shade}{look}")

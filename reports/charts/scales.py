@@ -19,13 +19,14 @@ class Tick(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """`low` and `high` are values, `start` and `end` where they are drawn."""
+    """`low` and `high` are values, `start` and `end` where they are drawn. `whole`: ticks are integers."""
 
     kind: ScaleKind
     low: float
     high: float
     start: float
     end: float
+    whole: bool = False
 
     def at(self, value: float) -> float:
         low, high = _bent(self.kind, self.low), _bent(self.kind, self.high)
@@ -41,10 +42,10 @@ def scale(axis: Axis, values: Iterable[float], start: float, end: float, *, tick
         return Scale("percentile", 0.0, max(0.9, 1 - max((1 - last) / 2, 10**-MOST_NINES)), start, end)
     low = low if axis.low is None else axis.low
     high = high if axis.high is None else axis.high
-    ends = _log_ends(low, high) if axis.scale == "log" else _linear_ends(low, high, ticks)
+    ends = _log_ends(low, high) if axis.scale == "log" else _linear_ends(low, high, ticks, whole=axis.whole)
     low = ends[0] if axis.low is None else axis.low
     high = ends[1] if axis.high is None else axis.high
-    return Scale(axis.scale, low, high if high > low else low + 1, start, end)
+    return Scale(axis.scale, low, high if high > low else low + 1, start, end, axis.whole)
 
 
 def ticks(of: Scale, most: int = 5) -> list[Tick]:
@@ -53,7 +54,7 @@ def ticks(of: Scale, most: int = 5) -> list[Tick]:
         return _percentile_ticks(of.high)
     if of.kind == "log":
         return _log_ticks(of.low, of.high, most)
-    step = _step((of.high - of.low) / most)
+    step = _step((of.high - of.low) / most, whole=of.whole)
     first, last = ceil(of.low / step - 1e-9), floor(of.high / step + 1e-9)
     return [Tick(i * step, written(i * step, step)) for i in range(first, last + 1)]
 
@@ -77,18 +78,20 @@ def _bent(kind: ScaleKind, value: float) -> float:
     return value
 
 
-def _step(rough: float) -> float:
+def _step(rough: float, *, whole: bool = False) -> float:
+    rough = max(rough, 1.0) if whole else rough
     size = 10.0 ** floor(log10(rough)) if rough > 0 else 1.0
-    return next(step * size for step in STEPS if step * size >= rough * (1 - 1e-9))
+    steps = [step * size for step in STEPS if not whole or step * size % 1 == 0]
+    return next(step for step in steps if step >= rough * (1 - 1e-9))
 
 
-def _linear_ends(low: float, high: float, count: int) -> tuple[float, float]:
+def _linear_ends(low: float, high: float, count: int, *, whole: bool) -> tuple[float, float]:
     """From zero where that is near, and on to the next tick."""
     if (low >= 0 and low < high * 0.7) or low == high:
         low = min(low, 0.0)
     if low == high:
         high = low + 1
-    step = _step((high - low) / count)
+    step = _step((high - low) / count, whole=whole)
     return floor(low / step + 1e-9) * step, ceil(high / step - 1e-9) * step
 
 

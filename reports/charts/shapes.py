@@ -27,13 +27,14 @@ class Chart(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """What is along a side. On a percentile axis values are quantiles from 0 to 1."""
+    """What is along a side. On a percentile axis values are quantiles from 0 to 1. `whole`: a count."""
 
     name: str
     unit: str = ""
     scale: ScaleKind = "linear"
     low: float | None = None
     high: float | None = None
+    whole: bool = False
 
     @property
     def label(self) -> str:

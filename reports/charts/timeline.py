@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from reports.charts.frame import RIGHT, WIDTH, legend, swatch
@@ -13,21 +13,24 @@ from reports.charts.thinning import evenly
 from reports.numbers import figure
 from reports.tables import DASH, shortened
 
-MOST_NAMED = 80  # requests, with room for a label each
-MOST_ROWS = 3_000
 MOST_TABLED = 200
-NAMED_PX, THIN_PX, NARROW_LEFT = 20.0, 3.0, 16.0
-MOST_MARK = 130.0
-HEAD, LETTER, MOST_LETTERS = 30.0, 7.2, 18
+ROW, TOGETHER = 20.0, 10  # px of a request, and how many of them paper keeps together
+MOST_MARK, MARK_GAP = 180.0, 8.0
+HEAD, BOUND_NAMES = 30.0, 14.0
+LETTER, MOST_LETTERS = 7.2, 18
 KINDS = ("queue", "prefill", "decode", "other")
 
 
 class Bar(NamedTuple):
-    """One request: its spans as (kind, from, to) in seconds, and a mark such as † behind them."""
+    """One request: its spans as (kind, from, to) in seconds, and a mark such as † at the right.
+
+    `named`: the title speaks of it.
+    """
 
     label: str
     spans: Sequence[tuple[str, float, float]]
     mark: str = ""
+    named: bool = False
 
 
 def timeline(
@@ -41,22 +44,39 @@ def timeline(
     words_for: Mapping[str, str] | None = None,
     bounds: Sequence[tuple[str, float]] = (),
 ) -> Chart:
-    """In the order given. `words_for` says the kinds of spans (and "request") in other words."""
+    """In the order given, with room for each: who has more than some tens chooses among them.
+
+    `words_for` says the kinds of spans (and "request") in another language.
+    """
     said = {kind: kind for kind in (*KINDS, "request")} | dict(words_for or {})
-    table = table or _table(rows, said)
-    if len(rows) > MOST_ROWS:
-        note = f"{note} An even sample of {MOST_ROWS:,} of {len(rows):,} requests is drawn.".strip()
-        rows = [rows[place] for place in evenly(len(rows), MOST_ROWS)]
-    named = len(rows) <= MOST_NAMED
-    of = _scale(rows, x, bounds, named=named)
-    height = (NAMED_PX if named else THIN_PX) * len(rows) + 6
-    lines = _grid(of, height) + _bounds(of, bounds, height)
-    inside = _named(of, rows, said) if named else _thin(of, rows)
-    size = f"0 0 {number(WIDTH)} {number(HEAD)}"
-    head = element("svg", _head(of, x, bounds), viewBox=size, class_="plot head", aria_hidden="true")
-    body = picture(title, description, WIDTH, height, lines, inside)
-    box = element("div", head, body, class_="timeline", tabindex="0", role="region", aria_label=title)
-    return Chart(title, description, _keys(rows, said) + box, table, note)
+    of = _scale(rows, x, bounds)
+    deep = HEAD + BOUND_NAMES * bool(bounds)
+    size = f"0 0 {number(WIDTH)} {number(deep)}"
+    head = element("svg", _head(of, x, bounds, deep), viewBox=size, class_="plot", aria_hidden="true")
+    pictures = _pictures(of, title, description, rows, said, bounds)
+    parts = (element("div", head, class_="head"), element("div", *pictures, class_="rows"))
+    box = element("div", *parts, class_="timeline", tabindex="0", role="region", aria_label=title)
+    return Chart(title, description, _keys(rows, said) + box, table or _table(rows, said), note)
+
+
+def _pictures(
+    of: Scale,
+    title: str,
+    description: str,
+    rows: Sequence[Bar],
+    said: Mapping[str, str],
+    bounds: Sequence[tuple[str, float]],
+) -> Iterator[str]:
+    """One below the other, without a gap: paper is cut between them. The first stands for all."""
+    for start in range(0, max(1, len(rows)), TOGETHER):
+        part = rows[start : start + TOGETHER]
+        height = ROW * len(part) or ROW
+        inside = [_named(of, part), _grid(of, height), _bounds(of, bounds, height), _bars(of, part, said)]
+        if start:
+            size = f"0 0 {number(WIDTH)} {number(height)}"
+            yield element("svg", *inside, viewBox=size, class_="plot", aria_hidden="true")
+        else:
+            yield picture(title, description, WIDTH, height, *inside)
 
 
 def _keys(rows: Sequence[Bar], said: Mapping[str, str]) -> str:
@@ -64,28 +84,28 @@ def _keys(rows: Sequence[Bar], said: Mapping[str, str]) -> str:
     return legend([(swatch(_key(kind)), said[kind]) for kind in KINDS if kind in there])
 
 
-def _scale(rows: Sequence[Bar], x: Axis, bounds: Sequence[tuple[str, float]], *, named: bool) -> Scale:
+def _scale(rows: Sequence[Bar], x: Axis, bounds: Sequence[tuple[str, float]]) -> Scale:
     """With room for labels on the left and marks on the right, where there are such."""
     instants = [end for row in rows for _, start, stop in row.spans for end in (start, stop)]
     instants += [at for _, at in bounds]
     if x.high is None and instants:
         x = x._replace(high=max(instants))  # no empty stretch after the end
     letters = min(MOST_LETTERS, max((len(row.label) for row in rows), default=0))
-    left = 14 + LETTER * letters if named else NARROW_LEFT
-    return scale(x, instants, left, WIDTH - RIGHT - (_room(rows) if named else 0), ticks=8)
+    return scale(x, instants, 20 + LETTER * letters, WIDTH - RIGHT - _room(rows), ticks=8)
 
 
 def _room(rows: Sequence[Bar]) -> float:
-    """For what stands behind the last one."""
+    """For the marks."""
     return min(MOST_MARK, LETTER * max((len(row.mark) for row in rows), default=0))
 
 
-def _head(of: Scale, axis: Axis, bounds: Sequence[tuple[str, float]]) -> str:
-    parts = [label(of.at(tick.value), 24, tick.label, text_anchor="middle") for tick in ticks(of, 8)]
+def _head(of: Scale, axis: Axis, bounds: Sequence[tuple[str, float]], deep: float) -> str:
+    parts = [label(of.at(tick.value), deep - 6, tick.label, text_anchor="middle") for tick in ticks(of, 8)]
     parts.append(label(4, 11, axis.label, class_="axis-name"))
     for name, at in bounds:
         late = of.at(at) > WIDTH / 2
-        parts.append(label(of.at(at), 10, name, text_anchor="end" if late else "start", class_="bound-name"))
+        anchor = "end" if late else "start"
+        parts.append(label(of.at(at), deep - 20, name, text_anchor=anchor, class_="bound-name"))
     return "".join(parts)
 
 
@@ -100,15 +120,24 @@ def _bounds(of: Scale, bounds: Sequence[tuple[str, float]], height: float) -> st
     )
 
 
-def _named(of: Scale, rows: Sequence[Bar], said: Mapping[str, str]) -> str:
+def _named(of: Scale, rows: Sequence[Bar]) -> str:
+    """A ground below the requests that the title speaks of."""
+    places = (place for place, row in enumerate(rows) if row.named)
+    return "".join(
+        element("rect", x=0.0, y=ROW * place, width=WIDTH, height=ROW, class_="named") for place in places
+    )
+
+
+def _bars(of: Scale, rows: Sequence[Bar], said: Mapping[str, str]) -> str:
     parts = []
     for place, row in enumerate(rows):
-        middle = NAMED_PX * place + NAMED_PX / 2 + 3
+        middle = ROW * place + ROW / 2
         boxes = [_box(of, span, middle) for span in row.spans]
         told = element("title", words(_told(row, said)))
-        name = label(of.start - 8, middle + 4, shortened(row.label, MOST_LETTERS), text_anchor="end")
-        end = max((of.at(stop) for _, _, stop in row.spans), default=of.start)
-        mark = label(end + 4, middle + 4, row.mark, class_="mark") if row.mark else ""
+        shade = "named" if row.named else None
+        short = shortened(row.label, MOST_LETTERS)
+        name = label(of.start - 8, middle + 4, short, text_anchor="end", class_=shade)
+        mark = label(of.end + MARK_GAP, middle + 4, row.mark, class_="mark") if row.mark else ""
         parts.append(element("g", told, name, *boxes, mark))
     return "".join(parts)
 
@@ -124,19 +153,6 @@ def _box(of: Scale, span: tuple[str, float, float], middle: float) -> str:
         width=max(end - x, 0.5),
         height=thick,
         class_=f"phase {_known(kind)}",
-    )
-
-
-def _thin(of: Scale, rows: Sequence[Bar]) -> str:
-    """One path for each kind."""
-    paths: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for place, row in enumerate(rows):
-        y = number(THIN_PX * place + THIN_PX / 2 + 3)
-        for kind, start, stop in row.spans:
-            x = of.at(start)
-            paths[_known(kind)].append(f"M{number(x)} {y}h{number(max(of.at(stop) - x, 0.5))}")
-    return "".join(
-        element("path", d="".join(found), class_=f"thin {kind}") for kind, found in paths.items() if found
     )
 
 
