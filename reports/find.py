@@ -72,16 +72,19 @@ def find(
     _check_length(search, setting, low, tell)
     verdicts: dict[Fraction, Verdict] = {}
     candidates: dict[Fraction, Candidate] = {}
-    while (rate := next_rate(verdicts, low, high, search.resolution)) is not None:
+    lifts: dict[Fraction, Fraction] = {}
+    while (rate := next_rate(verdicts, low, high, search.resolution, lifts)) is not None:
         found = judge_rate(search, setting, rate, runs, each)
         verdicts[rate], candidates[rate] = found.verdict, found
+        if found.lift is not None:  # a step further than would just do, or its verdict would stay open
+            lifts[rate] = Fraction(found.lift * (1 + search.resolution))
         judged(found)
         why = f" ({found.reason})" if found.reason else ""
         tell(f"{label}{': ' * bool(label)}{float(rate):g} req/s {found.verdict}{why}")
     return Found(
         setting={} if search.server and search.server.has_own_settings else plain(setting),
         label=label,
-        answer=answer(verdicts, search.resolution),
+        answer=answer(verdicts, search.resolution, lifts),
         requests=sum(candidate.requests for candidate in candidates.values()),
         candidates=[candidates[rate] for rate in sorted(candidates)],
     )

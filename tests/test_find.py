@@ -88,6 +88,66 @@ def test_a_search_says_when_the_edge_is_beyond_its_rates() -> None:
     assert answer(searched(lambda rate: "missed"), 0.02).verdict == "never"
 
 
+@pytest.mark.parametrize(
+    ("needed", "share", "edge"),
+    [
+        (20.0, lambda rate: 1.0 if rate <= 60 else 0.0, 60),
+        (20.0, lambda rate: max(0.0, 1 - rate / 90), 60),  # r(1 − r/90) ≥ 20 from 30 to 60
+        (22.0, lambda rate: max(0.0, 1 - rate / 90), 51.7),  # from 38.3
+        (22.6, lambda rate: max(0.0, 1 - rate / 90), None),  # 22.5 at most
+    ],
+)
+def test_what_needs_load_is_kept_in_a_window_of_rates(
+    needed: float, share: Callable[[float], float], edge: float | None
+) -> None:
+    """The highest rate of the window, though the lowest and the highest that are tried are both missed."""
+    verdicts: dict[Fraction, Verdict] = {}
+    lifts: dict[Fraction, Fraction] = {}
+    while (rate := next_rate(verdicts, LOW, HIGH, 0.02, lifts)) is not None:
+        assert rate not in verdicts
+        done = float(rate) * share(float(rate))
+        verdicts[rate] = "kept" if done >= needed else "missed"
+        if 0 < done < needed:
+            lifts[rate] = rate * Fraction(needed / done) * Fraction(102, 100)
+    found = answer(verdicts, 0.02, lifts)
+    assert len(verdicts) < 40
+    if edge is None:
+        assert (found.verdict, found.rate) == ("never", None)
+    else:
+        assert found.verdict == "found"
+        assert found.rate == pytest.approx(edge, rel=0.03)
+        assert found.underloaded[0] == LOW
+
+
+@pytest.mark.parametrize(
+    "required", [("throughput>=1",), ("goodput>=0.5", "--goodput", "ttft:800", "--require", "throughput>=1")]
+)
+def test_a_throughput_is_searched_for_where_the_load_can_have_it(
+    tmp_path: Path, required: tuple[str, ...]
+) -> None:
+    """A server that takes 5 req/s, from a fiftieth of that on: 1 is completed per second from 1 req/s on."""
+    lengths = ("--num-prompts", "300", "--random-input-len", "10", "--random-output-len", "1")
+    asked = (*lengths, *ONE_SERVER, "--resolution", "20%", "--max-requests", "4800", "--require", *required)
+    _, found = find(tmp_path, *asked)
+    assert found["candidates"][0]["rate"] < 0.2
+    assert found["candidates"][0]["verdict"] == "missed"
+    assert found["answer"]["verdict"] in ("found", "open")
+    assert 2 <= found["answer"]["rate"] < 5
+    assert found["answer"]["missed"] > found["answer"]["rate"]
+    assert found["answer"]["underloaded"][-1] < 1.1
+
+
+def test_a_throughput_that_is_beyond_the_server_does_not_lie_below(tmp_path: Path) -> None:
+    """It completes 5 per second at most, so no rate has 10 of them, the lower ones least of all."""
+    lengths = ("--num-prompts", "300", "--random-input-len", "10", "--random-output-len", "1")
+    (tmp_path / "m_d_1.toml").write_text(M_D_1)
+    asked = (*lengths, *ONE_SERVER, "--find", "--require", "throughput>=10", "--out", "found")
+    made = tokentick("sweep", *asked, cwd=tmp_path)
+    assert made.returncode == 1
+    assert "kept at no rate tried, from 0.1 to 6.2" in made.stdout
+    assert "below" not in made.stdout
+
+
 def repeat(
     good: int, n: int, *, growth: float = 0.0, chance: float = 0.0, late_misses: bool = False
 ) -> Repeat:
