@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ledgers.options import window_from
 from ledgers.requirements import needs_slo
 from ledgers.rows import encode
 from ledgers.rundir import default_path, make_empty, tool_version, write_json
-from reports.find import Found, Search, check
+from reports.find import Found, Search, check, distinct
 from reports.find import find as find_rate
 from reports.find_text import find_text
 from reports.grid import AUTO, label, settings
@@ -25,6 +26,7 @@ from reports.page_file import save_page
 from reports.points import Server
 from reports.pool import cores, pool
 from reports.show import say
+from reports.sweep import draws
 from reports.sweep_markdown import find_markdown
 from reports.trial import Candidate
 
@@ -98,7 +100,7 @@ def _asked(search: Search) -> dict[str, Any]:
 
 
 def _search(options: dict[str, Any], server: Server | None) -> Search:
-    requirements = options["require"]
+    requirements = distinct(options["require"])
     if not requirements:
         raise InputError("--find: needs a --require, as in 'ttft.p95<=200'")
     if needs_slo(requirements) and not window_from(options).slo.given:
@@ -113,8 +115,9 @@ def _search(options: dict[str, Any], server: Server | None) -> Search:
         raise InputError(
             "--keep-runs: a search keeps runs that it measures (--mock, --base-url), no simulated"
         )
+    base = {**options, "request_rate": None}
     return Search(
-        options={**options, "request_rate": None},
+        options=base,
         requirements=requirements,
         rates=given,
         resolution=options["resolution"],
@@ -122,4 +125,5 @@ def _search(options: dict[str, Any], server: Server | None) -> Search:
         max_requests=options["max_requests"] or (MOST_MEASURED if server else MOST_SIMULATED),
         server=server,
         keep_runs=options["keep_runs"],
+        repeatable=draws({**base, "stages": None}, Fraction(1)),
     )

@@ -32,8 +32,8 @@ class Answer(msgspec.Struct, frozen=True):
     """`rate` is the highest that was kept with none below it that was not, `missed` the lowest missed.
 
     `found`: the two are as close as was asked. `never`: not even the lowest rate was kept. `always`: the
-    highest was. `open`: too few requests to tell. `underloaded` are rates below all that is kept, which lack the
-    load for what is required.
+    highest was. `open`: too few requests to tell. `underloaded` are rates below all that is kept, which lack
+    the load for what is required.
     """
 
     verdict: Literal["found", "never", "always", "open"]

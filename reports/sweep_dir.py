@@ -87,6 +87,7 @@ class Figures(msgspec.Struct):
     rate: float | None
     scheduled: int
     completed: int
+    rejected: int
     censored: bool
     rests_on_largest: dict[str, list[str]]
     offered_rps: float | None

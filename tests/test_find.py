@@ -228,6 +228,21 @@ def test_what_sixteen_requests_cannot_show_is_not_shown(tmp_path: Path) -> None:
     assert max(map(len, made.stdout.splitlines())) <= 80
 
 
+def test_a_single_request_is_one_run_however_often_it_is_made(tmp_path: Path) -> None:
+    """Poisson arrivals of one request are all the same: 256 equal runs are no 256 independent ones."""
+    lengths = ("--num-prompts", "1", "--random-input-len", "20", "--random-output-len", "5")
+    code, found = find(tmp_path, *lengths, "--require", "e2e.p95<=10000")
+    assert code == 4
+    assert {(each["verdict"], each["requests"]) for each in found["candidates"]} == {("open", 1)}
+
+
+def test_a_requirement_that_is_given_twice_is_judged_once(tmp_path: Path) -> None:
+    """However it is written: with each one the others could be shown less surely."""
+    asked = ("toy", "--request-rate", "1,20", "--require", "e2e.p95<=9", "--require", "e2el.p95  <= 9.0")
+    _, found = find(tmp_path, *asked, "--require", "e2e.p95<9")
+    assert [len(each["evidence"]) for each in found["candidates"]] == [2, 2]
+
+
 def m_d_1(rho: float, limit: float, seed: int, *, n: int = 300, before: int = 0) -> Repeat:
     """A run of one server that takes 1 for each (Lindley): who waits no longer than the limit, what piles up.
 
