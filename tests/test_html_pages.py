@@ -160,6 +160,31 @@ def test_a_sweep_says_what_was_most_and_where_tails_grew() -> None:
     assert page == sweep_page(asked(), curves())
 
 
+def test_tails_of_those_that_completed_are_not_drawn_as_those_of_all() -> None:
+    """No line leads to a load of which some did not complete; its points and the titles have the mark."""
+    loads = [load(2, 2, 40), load(4, 4, 80), load(8, 4, 4_000, censored=True, completed=60, rejected=40)]
+    page = sweep_page(asked(), [Curve({}, "", loads, 1, "inside", 1)])
+    texts = parsed(page)
+    assert "TTFT p99 is 40.0 ms at 2 and 4000 ms † at 8 req/s" in texts["h3"]
+    assert "40 of 300 requests rejected" in page
+    tails = page.split('id="tails"')[1].split("</section>")[0]
+    lines = re.findall(r'd="(M[^"]*)" class="line s1"', tails)
+    assert [line.count("L") for line in lines if "L" in line] == [1, 1]
+    assert tails.count("TTFT p99 †") >= 1
+    assert tails.count("† points that no line joins") == 2
+
+
+def test_settings_that_do_as_much_are_all_named() -> None:
+    """Neither is the best alone; where they do it at other rates, both rates are."""
+    one = Curve({}, "one", [load(2, 2, 40), load(4, 3.0, 80)], None, None, 1)
+    same = Curve({}, "same", [load(2, 2, 40), load(4, 3.001, 80)], None, None, 1)
+    other = Curve({}, "other", [load(2, 2, 40), load(5, 3.0, 80)], None, None, 1)
+    title = "Goodput is 3.00 req/s at most with one and same, at 4 req/s offered"
+    assert title in parsed(sweep_page(asked(), [one, same]))["h3"]
+    title = "Goodput is 3.00 req/s at most with one and other, at 4 and 5 req/s offered"
+    assert title in parsed(sweep_page(asked(), [one, other]))["h3"]
+
+
 def test_the_knee_and_the_intervals_are_drawn() -> None:
     """One knee lies inside what was tried, and one load has an interval."""
     page = sweep_page(asked(), curves())
