@@ -8,6 +8,7 @@ INTERRUPTED = 130
 
 try:  # Ctrl-C may come while these are loaded, and main is not there yet to say how that ends
     import importlib
+    import io
     import signal
     import sys
     from contextlib import suppress
@@ -90,6 +91,15 @@ def _open_standard_streams() -> None:
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+    _buffer_stdout()
+
+
+def _buffer_stdout() -> None:
+    """Unbuffered (`python -u`), a file that takes only half of what is written counts as written whole."""
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.RawIOBase):
+        whole = io.BufferedWriter(raw)
+        sys.stdout = io.TextIOWrapper(whole, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)
 
 
 def _complain(text: str) -> None:
@@ -120,22 +130,26 @@ def _run() -> int:
     except (BrokenPipeError, SystemExit):  # click makes an exit with 1 of it, which is a bad verdict here
         code = PIPE_CLOSED
     except OSError as error:  # files are the commands' to handle: what is left is our own output
-        _complain(f"tokentick: cannot write the output: {error.strerror}")
-        code = 2
+        code = _give_up_output(error)
     return code
+
+
+def _give_up_output(error: OSError) -> int:
+    """What is still buffered goes nowhere, so that it fails only once."""
+    _complain(f"tokentick: cannot write the output: {error.strerror}")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 2
 
 
 def _leave(code: int) -> NoReturn:
     """End with `code`, also if the last of the output cannot be written any more."""
     try:
         sys.stdout.flush()
-    except OSError as error:
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter will flush again
-        if isinstance(error, BrokenPipeError):
-            code = PIPE_CLOSED
-        else:
-            _complain(f"tokentick: cannot write the output: {error.strerror}")
-            code = code or 2
+        code = PIPE_CLOSED
+    except OSError as error:
+        code = max(code, _give_up_output(error))
     sys.exit(code)
 
 

@@ -7,14 +7,18 @@ rounded up.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ledgers.description import Describer, weighted
+from ledgers.description import weighted
 from ledgers.queueing import littles_law, mg1_wait
 from ledgers.settings import Hardware
 from ledgers.units import NS_PER_S
 from ledgers.work import Asked, loads, resources
+
+if TYPE_CHECKING:
+    from ledgers.describer import Describer
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ledgers.demand import Demand
-from ledgers.description import Describer, Description, Lengths
+from ledgers.description import Description, Lengths
 from ledgers.distributions import PERCENTILES, rests_on_largest
 from ledgers.printable import printable
 from ledgers.units import NS_PER_S, ceil_div
+
+if TYPE_CHECKING:
+    from ledgers.describer import Describer
 
 WIDTH = 80
 BLOCKS, ASCII_BLOCKS = " ▁▂▃▄▅▆▇█", " .:-=+*%#"

@@ -6,6 +6,9 @@ InputError if the disk cannot take it.
 from __future__ import annotations
 
 import pickle
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ledgers import spilling
@@ -41,29 +44,35 @@ class Kept(Generic[T]):
         value = self._held.get(key)
         if value is not None or self._table is None:
             return value
-        found = self._table.execute("SELECT value FROM kept WHERE key = ?", (key,)).fetchone()
+        with _told():
+            found = self._table.execute("SELECT value FROM kept WHERE key = ?", (key,)).fetchone()
         return pickle.loads(found[0]) if found else None
 
     def _spill(self) -> None:
-        import sqlite3  # most traces never need it
-
         rows = [(key, pickle.dumps(self._held[key])) for key in sorted(self._held)]
-        try:
+        with _told():
             if self._table is None:
                 self._table = _opened()
+                weakref.finalize(self, self._table.close)
             with self._table:
                 self._table.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
-        except sqlite3.Error as error:
-            raise InputError(
-                f"temporary table: {error}: a trace this long needs room on disk (TMPDIR)"
-            ) from None
         self._held.clear()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    import sqlite3  # most traces never need it
+
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise InputError(f"temporary table: {error}: a trace this long needs room on disk (TMPDIR)") from None
 
 
 def _opened() -> Connection:
     import sqlite3
 
-    table = sqlite3.connect("")  # in the temporary directory; gone when it is closed
+    table = sqlite3.connect("", check_same_thread=False)  # in the temporary directory; gone when it is closed
     for statement in _SETUP:
         table.execute(statement)
     return table

@@ -23,6 +23,7 @@ from ledgers.ledger import Ledger
 from ledgers.load import TOY, load_ledger, make_ledger
 from ledgers.profile import Profile, parse_stages
 from ledgers.settings import (
+    DEFAULT_PRESET,
     HARDWARE,
     PRESETS,
     Preset,
@@ -38,7 +39,6 @@ from ledgers.units import exact, to_ns
 
 Options = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
-DEFAULT_PRESET = "head-of-line"
 SLO_NAMES = ("ttft", "tpot", "e2e", "e2el")
 MOST = 10**9
 """The largest number that an option takes: a thousand million req/s, or 31 years."""

@@ -15,7 +15,7 @@ from ledgers.rundir import Run
 from ledgers.settings import Slo
 from ledgers.summary import kept_ns
 
-MISSED, UNPROVEN = 1, 4
+NOTHING_COMPLETED, MISSED, UNPROVEN = 1, 1, 4
 
 require_option = click.option(
     "--require",
@@ -64,9 +64,12 @@ def unproven(summary: dict[str, Any]) -> bool:
 
 
 def exit_code(summary: dict[str, Any], judged: Sequence[Judged]) -> int:
-    """0 if all are met, or none was asked for. One that is missed decides, then one that nobody can tell."""
+    """Of a run in which something completed, 0 if all are met, or none was asked for.
+
+    One that is missed decides, then one that nobody can tell.
+    """
     if not judged:
-        return 0
+        return NOTHING_COMPLETED if summary["scheduled"] and not summary["completed"] else 0
     if unproven(summary):
         return UNPROVEN
     found = [each.met for each in judged]

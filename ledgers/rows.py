@@ -5,7 +5,7 @@ Times are integer nanoseconds from the run's t0. None means not known or did not
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -31,15 +31,20 @@ Phase = Literal["connect", "send", "headers", "first_token", "streaming"]
 TokenSource = Literal["usage", "token_ids", "timings", "tokenizer", "events", "schedule"]
 
 
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What columns can hold; a row that has more is damaged."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class Ticks(msgspec.Struct, forbid_unknown_fields=True):
     """The ticks at which a scheduler did something for a request."""
 
-    received: int | None = None
-    prefill_start: int | None = None
-    prefill_end: int | None = None
-    first_token: int | None = None
-    last_token: int | None = None
-    cancel: int | None = None
+    received: Int64 | None = None
+    prefill_start: Int64 | None = None
+    prefill_end: Int64 | None = None
+    first_token: Int64 | None = None
+    last_token: Int64 | None = None
+    cancel: Int64 | None = None
 
 
 class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"class_": "class"}):
@@ -67,48 +72,48 @@ class RequestRow(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     request_id: str | None = None
     class_: str | None = None
     session: str | None = None
-    turn: int | None = None
-    think_ns: int | None = None
-    prompt_tokens: int
-    output_tokens: int
+    turn: Int64 | None = None
+    think_ns: Int64 | None = None
+    prompt_tokens: Count
+    output_tokens: Count
     prompt: str | None = None
     prefix: str | None = None
-    prefix_tokens: int | None = None
-    hash_ids: list[int] | None = None
-    block_tokens: int | None = None
-    arrival_ns: int | None = None
-    due_ns: int | None = None
-    connect_ns: int | None = None
-    send_start_ns: int | None = None
-    sent_ns: int | None = None
-    received_ns: int | None = None
-    headers_ns: int | None = None
-    prefill_start_ns: int | None = None
-    prefill_end_ns: int | None = None
-    first_token_ns: int | None = None
-    first_content_ns: int | None = None
-    last_token_ns: int | None = None
-    end_ns: int | None = None
-    decode_ns: int | None = None
-    tokens: int | None = None
+    prefix_tokens: Int64 | None = None
+    hash_ids: list[Int64] | None = None
+    block_tokens: Int64 | None = None
+    arrival_ns: Int64 | None = None
+    due_ns: Int64 | None = None
+    connect_ns: Int64 | None = None
+    send_start_ns: Int64 | None = None
+    sent_ns: Int64 | None = None
+    received_ns: Int64 | None = None
+    headers_ns: Int64 | None = None
+    prefill_start_ns: Int64 | None = None
+    prefill_end_ns: Int64 | None = None
+    first_token_ns: Int64 | None = None
+    first_content_ns: Int64 | None = None
+    last_token_ns: Int64 | None = None
+    end_ns: Int64 | None = None
+    decode_ns: Int64 | None = None
+    tokens: Count | None = None
     token_source: TokenSource | None = None
-    usage_prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    events: int | None = None
-    shared_reads: int | None = None
-    choices: int | None = None
+    usage_prompt_tokens: Count | None = None
+    cached_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
+    events: Count | None = None
+    shared_reads: Count | None = None
+    choices: Count | None = None
     streamed: bool | None = None
     outcome: Outcome | None = None
     phase: Phase | None = None
-    http_status: int | None = None
+    http_status: Int64 | None = None
     retry_after_s: float | None = None
     error: str | None = None
     fault: str | None = None
     finish_reason: str | None = None
     ticks: Ticks | None = None
-    token_ns: list[int] | None = None
-    token_choices: list[int] | None = None
+    token_ns: list[Int64] | None = None
+    token_choices: list[Int64] | None = None
     text: str | None = None
     reasoning_text: str | None = None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,6 +21,7 @@ from ledgers.calibration import Calibration
 from ledgers.errors import InputError
 from ledgers.health import HealthSample
 from ledgers.machine import host_facts
+from ledgers.replacing import replacing
 from ledgers.requirements import Requirement
 from ledgers.rows import RequestRow, TickRow, encode, row_decoder, tick_decoder
 from ledgers.server_metrics import ServerSample
@@ -269,17 +269,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all. InputError if it cannot be done."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise InputError(f"{path}: {error.strerror}") from None
+    with replacing(path) as file:
+        file.write(data)
 
 
 class Run:

@@ -14,12 +14,12 @@ import msgspec
 from ledgers.errors import InputError
 from ledgers.formats.native import COLUMNS, jsonl, native_row
 from ledgers.ledger import values
+from ledgers.replacing import replacing
 from ledgers.rows import RequestRow
 
 Write = Callable[[bytes], Any]
 ALWAYS = ("arrival_s", "id")  # a row without an id is called by its number, which is another in the new file
 FIELDS = {"class": "class_", "think_s": "think_ns", "arrival_s": "arrival_ns"}  # of a row, by column
-_BUFFER = 1 << 20
 
 
 def check_target(out: str, *, force: bool) -> None:
@@ -44,25 +44,12 @@ def check_stdout() -> None:
 
 
 def save_ledger(path: Path, rows: Sequence[RequestRow]) -> None:
-    """Write rows, by the file's suffix, beside the path and then put them there. InputError if that fails.
-
-    A symbolic link stays one, to the file that is written.
-    """
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb", _BUFFER) as file:
-            if path.suffix == ".csv":
-                write_csv(file.write, rows)
-            else:
-                file.writelines(jsonl(rows))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)  # also when interrupted; after the rename there is none
+    """Write rows, by the file's suffix. InputError if that fails, and nothing is written."""
+    with replacing(path) as file:
+        if path.suffix == ".csv":
+            write_csv(file.write, rows)
+        else:
+            file.writelines(jsonl(rows))
 
 
 def write_csv(write: Write, rows: Sequence[RequestRow]) -> None:

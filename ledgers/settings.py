@@ -96,6 +96,7 @@ PRESETS = {
     "busy": Preset("8.0"),
     "overload": Preset("16.9"),
 }
+DEFAULT_PRESET = "head-of-line"
 
 
 def parse_slo(words: list[str]) -> Slo:

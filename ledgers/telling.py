@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import click
 
 from ledgers.printable import printable
+from ledgers.units import about_left
 
 _STDERR = 2
 _NO_SCREEN = ("", "dumb", "unknown")
@@ -26,16 +27,9 @@ def is_screen(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def left(done: int, total: int, elapsed_s: float) -> str:
-    """`, about 12 s left` at the pace so far; empty while there is none."""
-    return f", about {span(elapsed_s / done * (total - done))} left" if 0 < done < total else ""
-
-
-def span(s: float) -> str:
-    """A length of time as people say it."""
-    if s < 99.5:
-        return f"{s:.0f} s"
-    minutes, seconds = divmod(round(s), 60)
-    return f"{minutes} min {seconds:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    """`, about 12 s left` at the pace so far; empty while there is none, and where that is no time."""
+    said = about_left(elapsed_s / done * (total - done)) if 0 < done < total else ""
+    return f", {said}" if said else ""
 
 
 class Teller:
@@ -43,8 +37,7 @@ class Teller:
 
     def __init__(self, *, silent: bool = False, screen: bool = False) -> None:
         self._silent, self._screen = silent, screen
-        self._begun_s = time.monotonic()
-        self._shown_s = 0.0
+        self._begun_s = self._shown_s = time.monotonic()
         self._first: int | None = None
         self._tenth = 0
         self._drawn = False

@@ -10,7 +10,8 @@ import click
 from msgspec.structs import asdict
 
 from ledgers.demand import demand
-from ledgers.description import Describer, Description
+from ledgers.describer import Describer
+from ledgers.description import Description
 from ledgers.description_text import description_text
 from ledgers.errors import InputError
 from ledgers.formats import FORMATS

@@ -41,3 +41,16 @@ def ceil_div(numerator: int, denominator: int) -> int:
 def seconds(ns: int) -> str:
     """With all of its nanoseconds."""
     return f"{ns // NS_PER_S}.{ns % NS_PER_S:09d}"
+
+
+def span(s: float) -> str:
+    """A length of time as people say it."""
+    if s < 99.5:
+        return f"{s:.0f} s"
+    minutes, seconds = divmod(round(s), 60)
+    return f"{minutes} min {seconds:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def about_left(s: float) -> str:
+    """`about 12 s left`; empty where it would be 0 s."""
+    return f"about {span(s)} left" if round(s) else ""

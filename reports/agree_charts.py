@@ -13,15 +13,16 @@ from ledgers.units import NS_PER_MS, NS_PER_S
 from reports.agreement import Agreement
 from reports.charts import Axis, Bar, Bound, Chart, Series, Table, lines, scatter, timeline
 from reports.charts.shapes import Style
+from reports.charts.timeline import MOST_LETTERS
 from reports.sides import state
-from reports.text import ms, shortened
+from reports.tables import ms, shortened
 
 NEAR = 4  # times what was reserved: from there on a budget would only make the curve small
 
 
 Pairs = list[tuple[float, float]]
-LONGEST_ID = 12  # characters beside a bar
 OFF_PLAN = ", served off plan"
+MEASURED = " measured"
 
 
 class Ledgers(NamedTuple):
@@ -163,9 +164,8 @@ def timeline_of(policy: str, found: Agreement, its: Ledgers) -> Chart:
     bars = []
     for each in found.requests:
         measured, simulated = its.measured.get(each.id), its.simulated.get(each.id)
-        bars.append(
-            Bar(f"{shortened(each.id, LONGEST_ID)} measured", _spans(measured, its.served.get(each.id)))
-        )
+        name = shortened(each.id, MOST_LETTERS - len(MEASURED))
+        bars.append(Bar(name + MEASURED, _spans(measured, its.served.get(each.id))))
         bars.append(Bar("simulated", _spans(simulated, simulated)))
     return timeline(
         f"{policy}: {len(found.requests)} requests, as measured and below it as simulated",

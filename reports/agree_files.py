@@ -35,11 +35,14 @@ def _agreements(path: Path) -> dict[str, Agreement]:
     """By the name of the directory below; of one policy alone under an empty name."""
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        return msgspec.convert(content.get("policies", {"": content}), dict[str, Agreement])
+        found = msgspec.convert(content.get("policies", {"": content}), dict[str, Agreement])
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InputError(f"{path}: {error}") from None
+    if not found:
+        raise InputError(f"{path}: has no policies")
+    return found
 
 
 def _result(path: Path, agreement: Agreement) -> PolicyResult:

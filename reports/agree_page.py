@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import chain
 
 from ledgers.distributions import Distribution
 from reports.agree_charts import Ledgers, kv_chart, time_charts, timeline_of
 from reports.agreement import Agreement, RequestAgreement, Verdict
-from reports.agreement_text import FIGURES, PARTS, WHERE_ANY, PolicyResult
+from reports.agreement_text import MEANING, PARTS, PolicyResult, legend, side_pairs
 from reports.charts import Table
 from reports.page import Section, render
 from reports.plan import Plan
-from reports.text import CENSORED, DASH, RESTS, marked, ms, number, shortened
+from reports.tables import DASH, ms, shortened
 from reports.timing import Timing
 
 MOST_IN_TIMELINE = 20  # requests, for each takes two lines
@@ -23,13 +23,6 @@ HAPPENED = {
     "prefill_start": "prefill",
     "first_token": "first token",
     "last_token": "last token",
-}
-LATENCIES = {"queue_delay_ms": "queue", "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
-PERCENTILES = ("p50", "p95", "p99")
-MEANING: dict[Verdict, str] = {
-    "agree": "AGREE: the measured and the simulated ledger are the same where they have to be.",
-    "disagree": "DISAGREE: the measured and the simulated ledger differ where they must not.",
-    "inconclusive": "INCONCLUSIVE: this run proves nothing, for the reasons below.",
 }
 QUESTIONS = (
     "Three questions are asked of each policy. (a) Schedule: did the server do in every tick what the "
@@ -43,19 +36,20 @@ def agreement_page(
     name: str, verdict: Verdict, results: Sequence[PolicyResult], ledgers: Sequence[Ledgers]
 ) -> str:
     """`name` is the ledger's; there are as many `ledgers` as results."""
+    said = f"{verdict.upper()}: {MEANING[verdict]}."
     doubts = [
         f"{each.policy}: {shortened(reason, LONGEST)}."
         for each in results
         for reason in each.agreement.reasons
     ]
     sections = [
-        Section("Verdict", [MEANING[verdict], *doubts, QUESTIONS], [_verdicts(results)], id="verdict"),
         Section(
-            "Side by side",
-            ["Latencies in ms.", *_legend(results)],
-            [_side_by_side(results)],
-            id="side-by-side",
+            "Verdict",
+            [said, *doubts, QUESTIONS],
+            [_verdicts(results)],
+            id="verdict",
         ),
+        _side_by_side(results),
         Section("Where the time to first token went", [PARTS_SAID], [_parts(results)], id="parts"),
         *(_policy_section(result, its) for result, its in zip(results, ledgers, strict=True)),
     ]
@@ -89,42 +83,17 @@ def _verdict_cells(policy: str, found: Agreement) -> list[str]:
         f"{a.ticks_equal} of {a.ticks}",
         DASH if b.tokens is None else f"{ms(b.tokens.p95)} (limit {b.limit_ms:g})",
         DASH if b.slo_met_measured is None else f"{b.slo_met_measured} / {b.slo_met_served}",
-        f"{c.equal} of {_planned(c)}",
+        f"{c.equal} of {c.requests}",
         str(len(c.moved)),
     ]
 
 
-def _side_by_side(results: Sequence[PolicyResult]) -> Table:
-    """Policies as columns, each measured and simulated. Queue delay and KV are the server's to tell."""
+def _side_by_side(results: Sequence[PolicyResult]) -> Section:
+    """Policies as columns, each measured and simulated."""
+    found = side_pairs(results)
     head = ["", *(f"{each.policy}, {side}" for each in results for side in ("measured", "simulated"))]
-    rows = []
-    for key, name in LATENCIES.items():
-        for percentile in PERCENTILES:
-            cells = [_latency(side, key, percentile) for each in results for side in _sides(each, key)]
-            rows.append([f"{name} {percentile}", *cells])
-    for key, name in FIGURES.items():
-        if key not in WHERE_ANY or any(side[key] for each in results for side in each[2:]):
-            rows.append([name, *(number(side[key]) for each in results for side in _sides(each, key))])
-    return Table(head, rows)
-
-
-def _sides(result: PolicyResult, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    real = result.served if key in ("queue_delay_ms", "kv_peak_tokens") else result.measured
-    return real, result.simulated
-
-
-def _latency(summary: dict[str, Any], key: str, percentile: str) -> str:
-    found = summary[key]
-    return DASH if found is None else marked(summary, key, percentile, found)
-
-
-def _legend(results: Sequence[PolicyResult]) -> list[str]:
-    sides = [side for each in results for side in each[2:]]
-    found = {
-        CENSORED: any(side["censored"] for side in sides),
-        RESTS: any(side["rests_on_largest"] for side in sides),
-    }
-    return [line for line, here in found.items() if here]
+    rows = [[name, *chain(*pairs)] for name, pairs in found]
+    return Section("Side by side", legend(found), [Table(head, rows)], id="side-by-side")
 
 
 def _parts(results: Sequence[PolicyResult]) -> Table:
@@ -185,13 +154,9 @@ def _time_said(timing: Timing) -> str:
 def _plan_said(plan: Plan) -> str:
     first = f", the first at tick {plan.first_moved_tick}" if plan.moved else ""
     return (
-        f"(c) {plan.equal} of {_planned(plan)} requests were served as planned; inputs that moved: "
+        f"(c) {plan.equal} of {plan.requests} requests were served as planned; inputs that moved: "
         f"{len(plan.moved)}{first}."
     )
-
-
-def _planned(plan: Plan) -> int:
-    return plan.equal + len(plan.differ_later) + len(plan.differ_before)
 
 
 def _disputed(found: Agreement) -> dict[str, Sequence[str]]:

@@ -9,8 +9,8 @@ from ledgers.distributions import Distribution
 from reports.agreement import Agreement, Verdict
 from reports.plan import Plan
 from reports.schedule import Schedule
-from reports.tables import is_plain
-from reports.text import CENSORED, DASH, RESTS, marked, ms, number, table, wrapped
+from reports.tables import DASH, is_plain, ms, number, table, wrapped
+from reports.text import CENSORED, RESTS, marked
 from reports.timing import Timing
 
 LISTED = 8
@@ -34,25 +34,41 @@ def side_by_side(results: Sequence[PolicyResult]) -> str:
 def side_rows(results: Sequence[PolicyResult]) -> tuple[list[str], list[list[str]], list[str]]:
     """Policies as columns, each measured and simulated; and what the marks mean."""
     columns = ["measured|sim.", *(result.policy for result in results)]
+    found = side_pairs(results)
+    rows = [[name, *(_pair(*pair) for pair in pairs)] for name, pairs in found]
+    return columns, rows, legend(found)
+
+
+SidePairs = Sequence[tuple[str, Sequence[tuple[str, str]]]]
+"""Names of figures, each with the measured and the simulated one of every policy."""
+
+
+def side_pairs(results: Sequence[PolicyResult]) -> SidePairs:
     rows = [
-        [f"{label} {percentile}", *(_latency_cell(result, key, percentile) for result in results)]
-        for key, label in (
-            ("queue_delay_ms", "queue ms"),
-            ("ttft_ms", "TTFT ms"),
-            ("tpot_ms", "TPOT ms"),
-            ("e2e_ms", "E2E ms"),
-        )
+        (f"{label} {percentile}", [_latencies(result, key, percentile) for result in results])
+        for key, label in LATENCIES.items()
         for percentile in ("p50", "p95", "p99")
     ]
     rows += [
-        [label, *(_figure_cell(result, key) for result in results)]
+        (label, [_figures(result, key) for result in results])
         for key, label in FIGURES.items()
         if key not in WHERE_ANY or any(side[key] for result in results for side in result[2:])
     ]
-    signs = "".join(cell for row in rows for cell in row[1:])
-    return columns, rows, [line for line in (CENSORED, RESTS) if line[0] in signs]
+    return rows
 
 
+def legend(found: SidePairs) -> list[str]:
+    """What the marks mean that are there."""
+    signs = "".join(cell for _, pairs in found for pair in pairs for cell in pair)
+    return [line for line in (CENSORED, RESTS) if line[0] in signs]
+
+
+LATENCIES = {
+    "queue_delay_ms": "queue ms",
+    "ttft_ms": "TTFT ms",
+    "tpot_ms": "TPOT ms",
+    "e2e_ms": "E2E ms",
+}
 FIGURES = {
     "throughput_rps": "throughput req/s",
     "goodput_rps": "goodput req/s",
@@ -68,10 +84,10 @@ FIGURES = {
 WHERE_ANY = ("failed", "rejected", "not_sent")
 
 
-def _latency_cell(result: PolicyResult, key: str, percentile: str) -> str:
+def _latencies(result: PolicyResult, key: str, percentile: str) -> tuple[str, str]:
     """Queue delay is the server's to tell; everything else the client's."""
     real = result.served if key == "queue_delay_ms" else result.measured
-    return _pair(*(_latency(summary, key, percentile) for summary in (real, result.simulated)))
+    return _latency(real, key, percentile), _latency(result.simulated, key, percentile)
 
 
 def _latency(summary: dict[str, Any], key: str, percentile: str) -> str:
@@ -79,9 +95,9 @@ def _latency(summary: dict[str, Any], key: str, percentile: str) -> str:
     return DASH if found is None else marked(summary, key, percentile, found)
 
 
-def _figure_cell(result: PolicyResult, key: str) -> str:
+def _figures(result: PolicyResult, key: str) -> tuple[str, str]:
     real = result.served if key == "kv_peak_tokens" else result.measured
-    return _pair(number(real[key]), number(result.simulated[key]))
+    return number(real[key]), number(result.simulated[key])
 
 
 def _pair(real: str, simulated: str) -> str:
@@ -127,11 +143,10 @@ def _timing_lines(timing: Timing) -> list[str]:
 
 
 def _plan_lines(plan: Plan) -> list[str]:
-    total = plan.equal + len(plan.differ_later) + len(plan.differ_before)
     moved = (
         f"{len(plan.moved)} moved, the first at tick {plan.first_moved_tick}" if plan.moved else "none moved"
     )
-    lines = [f"  (c) served = planned: {plan.equal}/{total} requests; {moved}"]
+    lines = [f"  (c) served = planned: {plan.equal}/{plan.requests} requests; {moved}"]
     if plan.first_moved_tick == 0:
         lines.append("      an input moved in tick 0 already, so there is nothing before it to compare")
     lines += _listed("received with other lengths than planned", plan.lengths_different)
@@ -186,7 +201,7 @@ def _part_cell(parts: Mapping[str, Distribution | None], name: str) -> str:
 MEANING: dict[Verdict, str] = {
     "agree": "measured and simulated ledgers agree",
     "disagree": "measured and simulated ledgers DISAGREE",
-    "inconclusive": "this run proves nothing, for the reasons above",
+    "inconclusive": "this run proves nothing, for the reasons given",
 }
 
 

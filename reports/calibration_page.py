@@ -6,42 +6,30 @@ from collections.abc import Sequence
 
 from ledgers.calibration import LIMIT_MS, PATTERNS, Calibration, Pattern, Rung
 from ledgers.distributions import Distribution
-from reports.calibration_text import LEGEND, NAMES, answer
+from reports.calibration_text import COLUMNS, LEGEND, NAMES, answer_words, cells, reasons
 from reports.charts import Axis, Bound, Chart, Series, Table, lines
 from reports.charts.shapes import Style
 from reports.page import Section, render
-from reports.text import DASH, load, ms
+from reports.tables import DASH, ms
+from reports.text import load
 
 STREAMS = Axis("streams at a time", "", "log")
 STYLES: dict[str, Style] = {"p99": "line", "p50": "dashed"}
 LEAST = 0.001
 """What a logarithmic axis shows in place of less: no stamp tells a thousandth of a millisecond."""
-HEAD = (
-    "pattern",
-    "streams",
-    "tokens/s",
-    "first p50, ms",
-    "first p99, ms",
-    "first max, ms",
-    "every token p99, ms",
-    "upper bounds",
-    "send lag p99, ms",
-    "CPU of a core",
-    "verdict",
-)
 
 
 def calibration_page(calibration: Calibration) -> str:
     rungs = calibration.rungs
-    reasons = [f"{_name(rung)}: {'; '.join(rung.reasons)}" for rung in rungs if rung.reasons]
+    why = [words for rung in rungs for words in reasons(rung)]
     return render(
         "Calibration of the load generator",
         [
-            Section("Result", [" ".join(answer(calibration).split()), *reasons], id="result"),
+            Section("Result", [answer_words(calibration), *why], id="result"),
             Section(
                 "By load", charts=[*_error_charts(calibration), *_load_charts(calibration)], id="by-load"
             ),
-            Section("Every load", [LEGEND], [Table(HEAD, list(map(_cells, rungs)))], id="loads"),
+            Section("Every load", [LEGEND], [Table(COLUMNS, list(map(cells, rungs)))], id="loads"),
             Section("Where and when", tables=[_machine(calibration)], id="where"),
         ],
     )
@@ -105,25 +93,6 @@ def _load_charts(calibration: Calibration) -> list[Chart]:
             y=Axis("CPU", "% of a core", low=0),
         )
     ]
-
-
-def _cells(rung: Rung) -> list[str]:
-    first, every = rung.first_ms, rung.token_ms
-    return [
-        rung.pattern,
-        f"{rung.streams:,}",
-        f"{rung.tokens_per_s:,.0f}",
-        *(ms(getattr(first, name) if first else None) for name in ("p50", "p99", "max")),
-        ms(every.p99 if every else None),
-        _percent(rung.upper_bound_share, 1),
-        ms(rung.send_lag_p99_ms),
-        _percent(rung.cpu_share, 0),
-        rung.verdict,
-    ]
-
-
-def _percent(value: float | None, digits: int) -> str:
-    return DASH if value is None else f"{value:.{digits}%}"
 
 
 def _name(rung: Rung) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from ledgers.calibration import LIMIT_MS, PATTERNS, Calibration, Pattern, Rung
 from ledgers.distributions import Distribution
-from reports.text import DASH, load, ms, table, wrapped
+from reports.numbers import percent
+from reports.tables import DASH, ms, table, wrapped
+from reports.text import load
 
 COLUMNS = ("pattern", "streams", "tok/s", "p50", "p99", "max", "every", "bound", "lag", "CPU", "verdict")
 LEGEND = (
@@ -52,19 +54,15 @@ def cells(rung: Rung) -> list[str]:
         f"{rung.tokens_per_s:.0f}",
         *(_error(rung.first_ms, name) for name in ("p50", "p99", "max")),
         _error(rung.token_ms, "p99"),
-        _share(rung.upper_bound_share, 1),
+        percent(rung.upper_bound_share, 1),
         DASH if lag is None else f"{lag:.1f}",
-        _share(rung.cpu_share, 0),
+        percent(rung.cpu_share),
         rung.verdict,
     ]
 
 
 def _error(found: Distribution | None, name: str) -> str:
     return ms(getattr(found, name) if found else None)
-
-
-def _share(value: float | None, digits: int) -> str:
-    return DASH if value is None else f"{value:.{digits}%}"
 
 
 def reasons(rung: Rung) -> list[str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.text import DASH, LATENCIES, ms, number, table, wrapped
+from reports.tables import DASH, ms, number, table, wrapped
+from reports.text import LATENCIES
 
 SHOWN = ("queue_delay_ms", "ttft_ms", "tpot_ms", "e2e_ms")
 PERCENTILES = ("p50", "p90", "p95", "p99")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
@@ -25,7 +25,8 @@ from ledgers.options import (
     window_from,
     window_options,
 )
-from ledgers.required import require_option, requirements_from, verdicts
+from ledgers.plain import plain_option
+from ledgers.required import exit_code, require_option, requirements_from, verdicts
 from ledgers.requirements import Judged, Requirement
 from ledgers.rows import encode
 from ledgers.rundir import Run, default_path, make_empty, write_json
@@ -44,22 +45,23 @@ from reports.calibrate import calibrate as run_calibration
 from reports.calibration_markdown import calibration_markdown
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
-from reports.forms import format_option
-from reports.html_file import PAGE_FILE, check_html, html_option, is_stdout
-from reports.page_file import save_page
+from reports.forms import SILENT, Form, form_option, print_form
+from reports.html_file import PAGE_FILE, check_html, html_option, is_stdout, save_page
+from reports.requests_text import request_table
 from reports.required_text import required_text
-from reports.show import ROWS_SHOWN, read_summary, say
-from reports.tables import is_plain, plain_text
-from reports.text import request_table, wrapped
+from reports.show import ROWS_SHOWN, read_summary, say, worst
+from reports.tables import wrapped
 
 EXIT_CODES: dict[Verdict, int] = {"agree": 0, "disagree": 1, "inconclusive": 4}
 LADDER, QUICK_LADDER = (1, 10, 30, 100, 300, 1_000, 2_000), (1, 30, 300)
 RUNG_S, QUICK_RUNG_S = Fraction(2), Fraction(1, 2)
 MOST_STREAMS = 100_000
 INCONCLUSIVE, INTERRUPTED = 4, 130
-CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
+CALIBRATIONS: dict[str, Form] = {
     "text": calibration_text,
     "markdown": calibration_markdown,
+    "json": encode,
+    "quiet": calibration_answer,
 }
 
 
@@ -83,10 +85,9 @@ CALIBRATION_FORMS: dict[str, Callable[[Calibration], str]] = {
     "--out", type=click.Path(path_type=Path), help="Directory for all files.  [default: under runs/]"
 )
 @html_option("the agreement (agreement.html of --out)")
-@click.option("--json", "as_json", is_flag=True, help="Print the agreement as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
-@format_option
-@plain_text
+@form_option()
+@plain_option()
 def agree(**options: Any) -> int:
     """Replay LEDGER against the mock server, simulate it, and compare the two.
 
@@ -102,7 +103,7 @@ def agree(**options: Any) -> int:
     check_html(options["html"], made=options["out"])
     out = make_empty(options["out"] or default_path("agree", ledger.name))
     limit_ns = to_ns(options["stall_limit"])
-    tell = teller(silent=options["quiet"] or options["as_json"], plain=is_plain())
+    tell = teller(silent=options["form"] in SILENT, plain=options["plain"])
     for note in ledger.notes:
         tell("\n".join(wrapped(f"note: {note}")))
     results = []
@@ -120,26 +121,25 @@ def agree(**options: Any) -> int:
     verdict = overall([result.agreement.verdict for result in results])
     answer: dict[str, Any] = {"verdict": verdict}
     answer["policies"] = {result.policy: result.agreement for result in results}
-    judged = {result.policy: _judged(out / result.policy, result, required) for result in results}
+    judged = {}
     if required:
+        judged = {result.policy: _judged(out / result.policy, result, required) for result in results}
         answer["requirements"] = judged
     write_json(out / "agreement.json", answer)
-    _write_pages(out, options["html"])
-    if is_stdout(options["html"]):
-        pass  # the page is what was asked for
-    elif options["as_json"]:
-        click.echo(encode(answer))
-    elif options["quiet"]:
-        say(f"{verdict}  {out}")
-    elif options["form"] == "markdown":
-        click.echo(agreement_markdown(results, verdict, judged if required else {}, out))
-    else:
-        _show(results, out, verdict)
-        for policy, found in judged.items() if required else ():
-            say(f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}")
-        say(f"page:    {options['html'] or out / PAGE_FILE}")
-    missed = any(not each.met for found in judged.values() for each in found)
-    return EXIT_CODES[verdict] or int(missed)
+    forms: dict[str, Form] = {
+        "text": _agreement_text,
+        "markdown": agreement_markdown,
+        "json": lambda *_: encode(answer),
+        "quiet": lambda *_: f"{verdict}  {out}",
+    }
+    form, html = options["form"], options["html"]
+    print_form(forms, form, results, verdict, judged, out, html=html, plain=options["plain"])
+    _write_pages(out, html)
+    if form == "text" and not is_stdout(html):
+        say(f"page:    {html or out / PAGE_FILE}")
+    return EXIT_CODES[verdict] or worst(
+        exit_code(result.measured, judged.get(result.policy, ())) for result in results
+    )
 
 
 def _write_pages(out: Path, html: Path | None) -> None:
@@ -178,16 +178,20 @@ def _result(replay: Replay) -> PolicyResult:
     return PolicyResult(replay.settings.policy, agreement, *summaries)
 
 
-def _show(results: list[PolicyResult], out: Path, verdict: Verdict) -> None:
+def _agreement_text(
+    results: Sequence[PolicyResult], verdict: Verdict, judged: Mapping[str, Sequence[Judged]], out: Path
+) -> Iterator[str]:
     for result in results:
-        _show_requests(out / result.policy, result)
-    say(f"\n{side_by_side(results)}\n\n{parts_table(results)}")
+        yield from request_text(out / result.policy, result)
+    yield f"\n{side_by_side(results)}\n\n{parts_table(results)}"
     for result in results:
-        say("\n" + agreement_text(result.policy, result.agreement))
-    say("\n" + overall_text(verdict, out))
+        yield "\n" + agreement_text(result.policy, result.agreement)
+    yield "\n" + overall_text(verdict, out)
+    for policy, found in judged.items():
+        yield f"\n{policy}, as measured: {required_text(found, unproven=verdict == 'inconclusive')}"
 
 
-def _show_requests(directory: Path, result: PolicyResult) -> None:
+def request_text(directory: Path, result: PolicyResult) -> Iterator[str]:
     """The measured ledger of one policy with the server's queue delays, if it is short enough to read."""
     measured = Run(directory / "measured")
     rows = list(measured.rows())
@@ -198,8 +202,8 @@ def _show_requests(directory: Path, result: PolicyResult) -> None:
         other = served.get(row.request_id)
         if other and other.prefill_start_ns is not None and other.received_ns is not None:
             row.prefill_start_ns = (row.arrival_ns or 0) + other.prefill_start_ns - other.received_ns
-    say(f"\n{result.policy}: as measured (ms; arrival in s; queue delay as the server tells)")
-    say(request_table(rows, measured.info.config.slo, kept_ns(result.measured)[2]))
+    yield f"\n{result.policy}: as measured (ms; arrival in s; queue delay as the server tells)"
+    yield request_table(rows, measured.info.config.slo, kept_ns(result.measured)[2])
 
 
 def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
@@ -235,12 +239,11 @@ def _streams(ctx: click.Context, param: click.Parameter, value: str | None) -> l
     is_flag=True,
     help=f"The same as --streams {','.join(map(str, QUICK_LADDER))} --seconds {float(QUICK_RUNG_S):g}.",
 )
-@format_option
+@form_option()
 @click.option("--out", type=click.Path(path_type=Path), help="Keep the run directories of all loads here.")
 @html_option("the calibration")
-@click.option("--json", "as_json", is_flag=True, help="Print the calibration as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
-@plain_text
+@plain_option()
 def calibrate(**options: Any) -> int:
     """Find out how far off the load generator's stamps are on this machine, and up to which load.
 
@@ -251,7 +254,7 @@ def calibrate(**options: Any) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
     check_html(options["html"], made=options["out"])
     quick = options["quick"]
-    tell = teller(silent=options["quiet"] or options["as_json"], plain=is_plain())
+    tell = teller(silent=options["form"] in SILENT, plain=options["plain"])
     ladder = options["streams"] or (QUICK_LADDER if quick else LADDER)
     seconds = float(options["seconds"] or (QUICK_RUNG_S if quick else RUNG_S))
     with ExitStack() as work:
@@ -265,14 +268,7 @@ def calibrate(**options: Any) -> int:
         tell.clear()
         if options["out"]:
             write_json(out / "calibration.json", calibration)
-    if is_stdout(options["html"]):
-        pass  # the page is what was asked for
-    elif options["as_json"]:
-        click.echo(encode(calibration))
-    elif options["quiet"]:
-        say(calibration_answer(calibration))
-    else:
-        say(CALIBRATION_FORMS[options["form"]](calibration))
+    print_form(CALIBRATIONS, options["form"], calibration, html=options["html"], plain=options["plain"])
     if not calibration.most_streams:
         tell("not saved: one of the patterns has no load at which the client was what was tried")
     else:

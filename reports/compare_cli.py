@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,19 @@ import click
 
 from ledgers.errors import InputError
 from ledgers.formats.fields import shown
-from ledgers.printable import printable
+from ledgers.plain import plain_option
 from ledgers.rows import encode
 from ledgers.rundir import Run
+from reports import diagnosis_text
 from reports.compare import Comparison, Sides, compare, exit_code
 from reports.compare_metrics import DEFAULT, NEED_SLO, Metric, parse_metric
 from reports.compare_samples import Sample, read_sample
 from reports.compare_settings import SETTINGS, Difference, parse_allowed, refuse_others
 from reports.compare_text import FORMS
-from reports.html_file import check_html, html_option, is_stdout
-from reports.page_file import save_page
-from reports.show import form_options, refreshed_summary
-from reports.tables import plain_text
+from reports.diagnosis import Diagnosis
+from reports.forms import Form, form_option, print_form
+from reports.html_file import check_html, html_option, save_page
+from reports.show import refreshed_summary
 
 _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?")
 
@@ -59,9 +61,9 @@ _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?
     metavar="NAME,...",
     help=f"Compare although these differ: {', '.join(SETTINGS)}; or all.",
 )
-@form_options("json: one object with all comparisons.")
+@form_option(about="json: one object with all comparisons.")
 @html_option("the comparison")
-@plain_text
+@plain_option()
 @click.option("--diagnose", is_flag=True, help="Say as well what stands out in each run beside the first.")
 def compare_command(**options: Any) -> int:
     """Compare RUNS with the first of them, or with the repeats that --baseline names.
@@ -70,32 +72,35 @@ def compare_command(**options: Any) -> int:
     one ledger are compared request by request. The exit code is 1 if a judged metric is worse by more than
     the tolerance with its whole interval, and 4 if nothing is proven.
     """
+    if options["diagnose"] and options["form"] == "json":
+        raise InputError("--diagnose: has JSON of its own, with tokentick report --diagnose --json")
     primary = [parse_metric(text) for text in options["metric"]]
     tolerances = parse_tolerances(options["tolerance"])
     sides = _sides(options["runs"], options["baseline"])
     check_html(options["html"])
     found, samples = _compare_all(sides, primary, tolerances, parse_allowed(options["allow"]))
-    form = "json" if options["as_json"] else options["form"]
-    code = exit_code(found)
+    diagnosed = []
+    if options["diagnose"]:
+        from reports.diagnose import diagnoses
+
+        diagnosed = diagnoses([path for _, candidate in sides for path in candidate], sides[0][0][0])
+    print_form(COMPARISONS, options["form"], found, diagnosed, html=options["html"], plain=options["plain"])
     if options["html"]:
         from reports.compare_page import comparison_page
 
         save_page(options["html"], comparison_page(found, samples))
-        if is_stdout(options["html"]):
-            return code
-    if form == "json":
-        if options["diagnose"]:
-            raise InputError("--diagnose: has JSON of its own, with tokentick report --diagnose --json")
-        click.echo(encode({"exit_code": code, "comparisons": found}))
-        return code
-    blocks = [printable(FORMS[form](each)) for each in found]
-    if options["diagnose"]:
-        from reports.diagnose import diagnoses
+    return exit_code(found)
 
-        others = tuple(path for _, candidate in sides for path in candidate)
-        blocks.append(diagnoses(others, sides[0][0][0], form))
-    click.echo("\n\n".join(blocks))
-    return code
+
+def _in_words(form: str, found: Sequence[Comparison], diagnosed: Sequence[Diagnosis]) -> str:
+    return "\n\n".join([*map(FORMS[form], found), *map(diagnosis_text.FORMS[form], diagnosed)])
+
+
+def _json(found: Sequence[Comparison], diagnosed: Sequence[Diagnosis]) -> bytes:
+    return encode({"exit_code": exit_code(found), "comparisons": found})
+
+
+COMPARISONS: dict[str, Form] = {**{form: partial(_in_words, form) for form in FORMS}, "json": _json}
 
 
 Paths = tuple[Sequence[Path], Sequence[Path]]

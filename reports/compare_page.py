@@ -7,19 +7,26 @@ from pathlib import Path
 
 from ledgers.distributions import nearest_rank
 from ledgers.units import NS_PER_MS
-from reports.charts import Axis, Chart, Series, Table, lines, percentile_points
+from reports.charts import Axis, Chart, Effect, Series, Table, effects, lines, percentile_points
 from reports.charts.frame import COLORS
 from reports.compare import Comparison, Line
 from reports.compare_metrics import Metric
 from reports.compare_samples import LATENCIES, Sample
-from reports.compare_text import COLUMNS, cells, conclusion, heading, interval, remarks, tables
-from reports.effects_chart import EffectRow, effects_chart
+from reports.compare_text import (
+    COLUMNS,
+    cells,
+    conclusion,
+    heading,
+    interval,
+    remarks,
+    tables,
+    without_interval,
+)
 from reports.page import Section, render
-from reports.text import ms
+from reports.tables import ms
 
 OVERLAID = {"ttft": "TTFT", "e2e": "E2E", "tpot": "TPOT"}
 MOST_CURVES = 12
-NO_INTERVAL = "no interval for"
 
 
 def comparison_page(found: Sequence[Comparison], samples: Mapping[Path, Sample]) -> str:
@@ -53,8 +60,7 @@ def _judged(found: Comparison, place: int) -> Section:
     first, *others = heading(found)
     judged = [line for line in found.lines if line.primary]
     charts = [_effects(judged)] if judged else []
-    marks = [line for line in remarks(found) if not line.startswith(NO_INTERVAL)]
-    paragraphs = [_capital(conclusion(found)), *others, *marks]
+    paragraphs = [_capital(conclusion(found)), *others, *remarks(found)]
     return Section(
         first, paragraphs, [_table(judged, found)] if judged else [], charts, f"comparison-{place}"
     )
@@ -70,7 +76,7 @@ def _others(found: Comparison, place: int, *, alone: bool) -> Section:
     ]
     return Section(
         "Figures beside the judged ones" + ("" if alone else f", {', '.join(found.candidate)}"),
-        [line for line in remarks(found) if line.startswith(NO_INTERVAL)],
+        without_interval(found),
         charts=[_effects(known)] if known else [],
         id=f"figures-{place}",
         parts=[Section(_capital(title.rstrip(":")), tables=[_table(rows, found)]) for title, rows in read],
@@ -78,7 +84,7 @@ def _others(found: Comparison, place: int, *, alone: bool) -> Section:
 
 
 def _effects(rows: Sequence[Line]) -> Chart:
-    return effects_chart(_finding(rows), DESCRIBED.format(len(rows)), list(map(_effect, rows)))
+    return effects(_finding(rows), DESCRIBED.format(len(rows)), list(map(_effect, rows)))
 
 
 DESCRIBED = (
@@ -126,13 +132,13 @@ def _change(line: Line) -> str:
     return "-" if middle is None else f"{middle:+.1f}{unit}"
 
 
-def _effect(line: Line) -> EffectRow:
+def _effect(line: Line) -> Effect:
     neutral = 1.0 if line.interval_of == "ratio" else 0.0
     known = line.interval_of == "ratio" or line.unit == "share"
     low, high = (
         None if limit is None or not known else 100 * (limit - neutral) for limit in (line.low, line.high)
     )
-    return EffectRow(
+    return Effect(
         _name(line),
         _middle(line),
         low,

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from reports.compare import Comparison, Line
 from reports.compare_samples import MARKS
 from reports.compare_settings import in_words
-from reports.markdown import escaped as _marked
-from reports.text import DASH, ms, table, wrapped
+from reports.markdown import bullets, escaped, joined
+from reports.markdown import table as markdown_table
+from reports.numbers import percent
+from reports.tables import DASH, ms, table, wrapped
 
 COLUMNS = ("metric", "before", "after", "diff", "change", "interval", "verdict")
 LEGENDS = {
@@ -27,19 +29,20 @@ def comparison_text(found: Comparison) -> str:
     for title, lines in tables(found):
         rows = [cells(line, found) for line in lines]
         blocks.append("\n".join([*wrapped(title), table(COLUMNS, rows)]))
-    blocks.append("\n".join(line for words in remarks(found) for line in wrapped(words, then="  ")))
+    said = [*remarks(found), *without_interval(found)]
+    blocks.append("\n".join(line for words in said for line in wrapped(words, then="  ")))
     blocks.append("\n".join(wrapped(conclusion(found), then="  ")))
     return "\n\n".join(block for block in blocks if block)
 
 
 def comparison_markdown(found: Comparison) -> str:
-    blocks = [f"## {_marked(heading(found)[0])}", _list(heading(found)[1:])]
+    first, *others = heading(found)
+    blocks = [f"## {escaped(first)}", bullets(others)]
     for title, lines in tables(found):
-        rows = [COLUMNS, ["---"] + ["---:"] * 5 + ["---"], *(cells(line, found) for line in lines)]
-        shown = (row if number == 1 else [_marked(cell) for cell in row] for number, row in enumerate(rows))
-        blocks += [f"### {_marked(title)}", "\n".join(f"| {' | '.join(row)} |" for row in shown)]
-    blocks += [_list(remarks(found)), f"**{_marked(conclusion(found))}**"]
-    return "\n\n".join(block for block in blocks if block)
+        rows = (cells(line, found) for line in lines)
+        blocks += [f"### {escaped(title)}", markdown_table(COLUMNS, rows, "lrrrrrl")]
+    said = bullets([*remarks(found), *without_interval(found)])
+    return joined([*blocks, said, f"**{escaped(conclusion(found))}**"])
 
 
 FORMS: dict[str, Callable[[Comparison], str]] = {"text": comparison_text, "markdown": comparison_markdown}
@@ -65,9 +68,8 @@ def tables(found: Comparison) -> Iterator[tuple[str, Sequence[Line]]]:
 
 
 def cells(line: Line, found: Comparison) -> list[str]:
-    shown = _percent if line.unit == "share" else ms
     before, after = (_value(line, value, side, found) for value, side in _sides(line, found))
-    signed = shown(line.difference)
+    signed = _shown(line, line.difference)
     change = DASH if line.ratio is None or line.unit == "share" else f"{line.ratio - 1:+.1%}"
     verdict = _SHORT.get(line.verdict, line.verdict)
     name = f"{line.class_} {line.metric}" if line.primary and line.class_ is not None else line.metric
@@ -92,12 +94,11 @@ def _value(line: Line, value: float, side: list[str], found: Comparison) -> str:
     marks = {mark for run in side for mark in found.marks[run]}
     if line.unit != "ms":
         marks.discard("censored")
-    shown = _percent(value) if line.unit == "share" else ms(value)
-    return shown + "".join(sign for mark, sign in MARKS.items() if mark in marks)
+    return _shown(line, value) + "".join(sign for mark, sign in MARKS.items() if mark in marks)
 
 
-def _percent(value: float) -> str:
-    return f"{value:.2%}"
+def _shown(line: Line, value: float) -> str:
+    return percent(value, 2) if line.unit == "share" else ms(value)
 
 
 def interval(line: Line) -> str:
@@ -118,7 +119,7 @@ def few(line: Line) -> str:
 
 
 def remarks(found: Comparison) -> list[str]:
-    """What the marks mean, and what could not be told."""
+    """What the marks mean, and what is not there."""
     here = {mark for marks in found.marks.values() for mark in marks}
     lines = [f"{sign} {LEGENDS[mark]}" for mark, sign in MARKS.items() if mark in here]
     if any(line.verdict == "no difference shown" for line in found.lines):
@@ -127,16 +128,20 @@ def remarks(found: Comparison) -> list[str]:
         lines.append("! the whole interval is worse than the tolerance")
     if any(few(line) for line in found.lines):
         lines.append(f"{FEW_MARK} under {FEW_BEYOND} independent values lie beyond it: the interval is wide")
-    reasons: dict[str, list[str]] = {}
-    for line in found.lines:
-        if line.why and line.class_ is None:
-            reasons.setdefault(line.why, []).append(line.metric)
-    lines += [f"no interval for {', '.join(names)}: {why}" for why, names in reasons.items()]
     if found.absent:
         lines.append(f"not there in both: {', '.join(found.absent)}")
     if found.lost:
         lines.append("! what only the baseline has is lost: no request that completed has such a figure")
     return lines
+
+
+def without_interval(found: Comparison) -> list[str]:
+    """Which figures have none, by the reason for it."""
+    reasons: dict[str, list[str]] = {}
+    for line in found.lines:
+        if line.why and line.class_ is None:
+            reasons.setdefault(line.why, []).append(line.metric)
+    return [f"no interval for {', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
 def conclusion(found: Comparison) -> str:
@@ -162,7 +167,3 @@ def conclusion(found: Comparison) -> str:
 
 def _named(line: Line) -> str:
     return line.metric if line.class_ is None else f"class={line.class_} {line.metric}"
-
-
-def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {_marked(line)}" for line in lines)

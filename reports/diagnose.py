@@ -1,26 +1,24 @@
-"""`tokentick report --diagnose`: from run directories to what is printed of their diagnoses."""
+"""`tokentick report --diagnose`: from run directories to their diagnoses, and the forms of these."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.rundir import Run
 from reports.diagnosis import Diagnosis, diagnose
 from reports.diagnosis_facts import Facts, facts_of
 from reports.diagnosis_text import FORMS
+from reports.forms import Form
 from reports.show import refreshed_summary
 
 
-def diagnoses(runs: Sequence[Path], against: Path | None, form: str) -> str:
-    """Of each run, beside the baseline if there is one; JSON is one object, by path of several."""
+def diagnoses(runs: Sequence[Path], against: Path | None) -> list[Diagnosis]:
+    """Of each run, beside the baseline if there is one."""
     baseline = read_facts(against) if against else None
-    found = [diagnose(read_facts(path), baseline) for path in runs]
-    if form == "json":
-        return _json(found)
-    return "\n\n".join(printable(FORMS[form](each)) for each in found)
+    return [diagnose(read_facts(path), baseline) for path in runs]
 
 
 def read_facts(path: Path) -> Facts:
@@ -28,5 +26,14 @@ def read_facts(path: Path) -> Facts:
     return facts_of(run, refreshed_summary(run))
 
 
-def _json(found: Sequence[Diagnosis]) -> str:
-    return encode({each.run: each for each in found} if len(found) > 1 else found[0]).decode()
+def _in_words(form: str, found: Sequence[Diagnosis]) -> str:
+    return "\n\n".join(map(FORMS[form], found))
+
+
+def _json(found: Sequence[Diagnosis]) -> bytes:
+    """One object, by path of several."""
+    return encode({each.run: each for each in found} if len(found) > 1 else found[0])
+
+
+DIAGNOSES: dict[str, Form] = {**{form: partial(_in_words, form) for form in FORMS}, "json": _json}
+"""The forms of several diagnoses."""

@@ -26,7 +26,7 @@ from ledgers.summary import kept_ns
 from ledgers.units import NS_PER_MS, to_ns
 from ledgers.work import Asked, Work
 from reports.diagnosis_waits import Admitted, Waits, waits
-from reports.text import request_labels
+from reports.requests_text import request_labels
 
 NO_CLASS = "(no class)"
 COMPLETED = (

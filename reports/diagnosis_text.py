@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from reports.diagnosis import Diagnosis
 from reports.findings import Figure, Finding
-from reports.markdown import escaped as _marked
-from reports.text import DASH, WIDTH, wrapped
+from reports.markdown import bullets, escaped, joined, table
+from reports.numbers import figure as number
+from reports.tables import WIDTH, wrapped
 
 NOTHING = "Nothing stands out."
 _VALUE = 32  # columns for the value and its unit
@@ -19,7 +20,7 @@ def diagnosis_text(found: Diagnosis) -> str:
     blocks = ["\n".join(wrapped(_heading(found), then="  "))]
     if found.ttft:
         blocks.append("\n".join(wrapped(f"Where TTFT went, on average: {ttft_split(found.ttft)}", then="  ")))
-    blocks += [_finding_text(number, finding) for number, finding in enumerate(found.findings, 1)]
+    blocks += [_finding_text(place, finding) for place, finding in enumerate(found.findings, 1)]
     if not found.findings:
         blocks.append(NOTHING)
     blocks.append("\n".join(line for words in looked_at(found) for line in wrapped(words, then="  ")))
@@ -27,14 +28,13 @@ def diagnosis_text(found: Diagnosis) -> str:
 
 
 def diagnosis_markdown(found: Diagnosis) -> str:
-    blocks = [f"## {_marked(_heading(found))}"]
+    blocks = [f"## {escaped(_heading(found))}"]
     if found.ttft:
-        blocks.append(f"Where TTFT went, on average: {_marked(ttft_split(found.ttft))}.")
+        blocks.append(f"Where TTFT went, on average: {escaped(ttft_split(found.ttft))}.")
     blocks += [_finding_markdown(finding) for finding in found.findings]
     if not found.findings:
         blocks.append(NOTHING)
-    blocks.append("\n".join(f"- {_marked(words)}" for words in looked_at(found)))
-    return "\n\n".join(blocks)
+    return joined([*blocks, bullets(looked_at(found))])
 
 
 def _heading(found: Diagnosis) -> str:
@@ -45,12 +45,12 @@ def _heading(found: Diagnosis) -> str:
 def ttft_split(figures: Sequence[Figure]) -> str:
     """TTFT 306 ms over 16 requests = 169 queue + 120 prefill + 17 first decode turn."""
     requests, ttft, *parts = figures
-    sums = " + ".join(f"{_number(part.value)} {part.name}" for part in parts)
-    return f"{_number(ttft.value)} ms = {sums} ({_number(requests.value)} requests)"
+    sums = " + ".join(f"{number(part.value)} {part.name}" for part in parts)
+    return f"{number(ttft.value)} ms = {sums} ({number(requests.value)} requests)"
 
 
-def _finding_text(number: int, finding: Finding) -> str:
-    lines = wrapped(f"{number}. {finding_title(finding)}", then="   ")
+def _finding_text(place: int, finding: Finding) -> str:
+    lines = wrapped(f"{place}. {finding_title(finding)}", then="   ")
     for figure in finding.evidence:
         shown = figure_value(figure)
         name = wrapped(figure.name, width=WIDTH - max(_VALUE, len(shown) + 2), first="   ", then="     ")
@@ -59,9 +59,14 @@ def _finding_text(number: int, finding: Finding) -> str:
 
 
 def _finding_markdown(finding: Finding) -> str:
-    rows = [f"| {_marked(figure.name)} | {_marked(figure_value(figure))} |" for figure in finding.evidence]
-    table = "\n".join(["| evidence | value |", "|---|---|", *rows])
-    return f"### {_marked(finding_title(finding))}\n\n{table}\n\nCannot tell: {_marked(finding.cannot_tell)}"
+    rows = [(figure.name, figure_value(figure)) for figure in finding.evidence]
+    return joined(
+        [
+            f"### {escaped(finding_title(finding))}",
+            table(("evidence", "value"), rows, "ll"),
+            f"Cannot tell: {escaped(finding.cannot_tell)}",
+        ]
+    )
 
 
 def finding_title(finding: Finding) -> str:
@@ -73,14 +78,8 @@ def figure_value(figure: Figure) -> str:
     unit = figure.unit
     if figure.value is None or (figure.value == 1 and unit in _PLURALS):
         unit = "" if figure.value is None else unit[:-1]
-    shown = f"{_number(figure.value)} {unit}".rstrip()
-    return shown if figure.before is None else f"{shown} (before: {_number(figure.before)})"
-
-
-def _number(value: float | int | None) -> str:
-    if value is None:
-        return DASH
-    return str(value) if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    shown = f"{number(figure.value)} {unit}".rstrip()
+    return shown if figure.before is None else f"{shown} (before: {number(figure.before)})"
 
 
 def looked_at(found: Diagnosis) -> list[str]:

@@ -10,19 +10,49 @@ import msgspec
 
 from ledgers.calibration import Calibration
 from ledgers.errors import InputError
+from ledgers.settings import Slo
 from reports.curves import Curve
 from reports.find import Found
-from reports.page_file import save_page
 
 T = TypeVar("T")
 
 
-def save_directory_page(file: Path, directory: Path) -> bool:
-    """Write the page, if there is one."""
-    page = directory_page(directory)
-    if page is not None:
-        save_page(file, page)
-    return page is not None
+class SweptLedger(msgspec.Struct):
+    name: str
+    requests: int
+
+
+class SweptWindow(msgspec.Struct):
+    slo: Slo
+
+
+class SweptServer(msgspec.Struct):
+    server: str
+
+
+class SweepFile(msgspec.Struct):
+    """What the page reads of `sweep.json`."""
+
+    ledger: SweptLedger
+    window: SweptWindow
+    rates: list[float | None]
+    repeats: int
+    measured: SweptServer | None
+
+
+class Curves(msgspec.Struct):
+    curves: list[Curve]
+
+
+class FindFile(msgspec.Struct):
+    """What the page reads of `find.json`."""
+
+    require: list[str]
+    resolution: float
+    confidence: float
+    max_requests: int
+    measured: str | None
+    settings: list[Found]
 
 
 def directory_page(directory: Path) -> str | None:
@@ -42,18 +72,15 @@ def _agreement(directory: Path) -> str:
 def _sweep(directory: Path) -> str:
     from reports.sweep_page import sweep_page
 
-    curves = _read(directory / "curves.json", dict[str, Any])["curves"]
-    return sweep_page(
-        _read(directory / "sweep.json", dict[str, Any]), _as(list[Curve], curves, directory / "curves.json")
-    )
+    asked, _ = _checked(directory / "sweep.json", SweepFile)
+    return sweep_page(asked, _read(directory / "curves.json", Curves).curves)
 
 
 def _find(directory: Path) -> str:
     from reports.find_page import find_page
 
-    path = directory / "find.json"
-    asked = _read(path, dict[str, Any])
-    return find_page(asked, _as(list[Found], asked["settings"], path))
+    asked, checked = _checked(directory / "find.json", FindFile)
+    return find_page(asked, checked.settings)
 
 
 def _calibration(directory: Path) -> str:
@@ -71,6 +98,11 @@ PAGES: dict[str, Callable[[Path], str]] = {
 """By the file that tells what a directory is."""
 
 
+def _checked(path: Path, type: type[T]) -> tuple[dict[str, Any], T]:
+    """A file as it is, and as it has to be."""
+    return _read(path, dict[str, Any]), _read(path, type)
+
+
 def _read(path: Path, type: type[T]) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=type)
@@ -79,11 +111,4 @@ def _read(path: Path, type: type[T]) -> T:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def _as(type: type[T], value: Any, path: Path) -> T:
-    try:
-        return msgspec.convert(value, type)
-    except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from None

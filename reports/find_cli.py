@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from ledgers.errors import InputError
@@ -20,12 +19,11 @@ from ledgers.rundir import default_path, make_empty, tool_version, write_json
 from reports.find import Found, Search, check, distinct
 from reports.find import find as find_rate
 from reports.find_text import find_text
+from reports.forms import Form, print_form
 from reports.grid import AUTO, label, settings
-from reports.html_file import is_stdout
-from reports.page_file import save_page
+from reports.html_file import save_page
 from reports.points import Server
 from reports.pool import cores, pool
-from reports.show import say
 from reports.sweep import draws
 from reports.sweep_markdown import find_markdown
 from reports.trial import Candidate
@@ -55,19 +53,25 @@ def find(
         return INTERRUPTED
     if not search.keep_runs:
         shutil.rmtree(out / "runs", ignore_errors=True)
+    print_form(SEARCHES, options["form"], found, search, out, html=options["html"], plain=options["plain"])
     if options["html"]:
         from reports.find_page import find_page
 
         save_page(options["html"], find_page(_asked(search), found))
-    if is_stdout(options["html"]):
-        pass  # the page is what was asked for
-    elif options["as_json"]:
-        click.echo(encode({"path": str(out), "settings": found}))
-    elif not options["quiet"]:
-        form = {"text": find_text, "markdown": find_markdown}[options["form"]]
-        say(form(found, search, out))
     verdicts = [each.answer.verdict for each in found]
     return 4 if "open" in verdicts else 1 if set(verdicts) == {"never"} else 0
+
+
+def _json(found: Sequence[Found], search: Search, out: Path) -> bytes:
+    return encode({"path": str(out), "settings": found})
+
+
+SEARCHES: dict[str, Form] = {
+    "text": find_text,
+    "markdown": find_markdown,
+    "json": _json,
+    "quiet": lambda *_: (),
+}
 
 
 def _add(path: Path, setting: int, candidate: Candidate) -> None:

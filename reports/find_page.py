@@ -9,9 +9,10 @@ from typing import Any
 from reports.charts import Axis, Bound, Chart, Series, Table, scatter
 from reports.compare_metrics import RATES
 from reports.find import Found
+from reports.find_text import answer_lines, cell, is_share, overview
 from reports.page import Section, render
 from reports.search import Verdict
-from reports.text import DASH
+from reports.tables import DASH
 from reports.trial import MOST_GROWTH, Candidate, Evidence
 
 ROOM = 1.03  # so that no point stands on the edge
@@ -22,20 +23,18 @@ VERDICTS: dict[Verdict, int] = {"kept": 3, "missed": 2, "open": 5}
 def find_page(asked: Mapping[str, Any], found: Sequence[Found]) -> str:
     """`asked` is what the search's own file says of it."""
     required = ", ".join(asked["require"])
-    settings = Section(
-        "Result",
-        [_terms(asked), *(f"{_named(each)}{headline(each)}." for each in found)],
-        [_overview(found)],
-        id="result",
-    )
-    return render(f"Highest rate that keeps {required}", [settings, *(_section(each) for each in found)])
+    answers = [answer_lines(each, asked["confidence"]) for each in found]
+    headlines = [f"{_named(each)}{lines[0]}." for each, lines in zip(found, answers, strict=True)]
+    result = Section("Result", [_terms(asked), *headlines], [Table(*overview(found))], id="result")
+    sections = [_section(each, evidence) for each, (_, *evidence) in zip(found, answers, strict=True)]
+    return render(f"Highest rate that keeps {required}", [result, *sections])
 
 
 def _terms(asked: Mapping[str, Any]) -> str:
     how = "simulated" if asked["measured"] is None else f"measured at {asked['measured']}"
     return (
-        f"Each rate is {how} with at most {asked['max_requests']:,} requests; a verdict holds with "
-        f"{asked['confidence']:.4g} over all looks, the rate is wanted to {asked['resolution']:.3g} of it."
+        f"Each rate is {how} with at most {asked['max_requests']:,} requests; "
+        f"the rate is wanted to {asked['resolution']:.3g} of it."
     )
 
 
@@ -43,26 +42,12 @@ def _named(found: Found) -> str:
     return f"{found.label}: " if found.label else ""
 
 
-def headline(found: Found) -> str:
-    answer = found.answer
-    rate, missed = (None if value is None else f"{value:g} req/s" for value in (answer.rate, answer.missed))
-    if answer.verdict == "found":
-        return f"highest rate that keeps it is {rate}"
-    if answer.verdict == "always":
-        return f"kept at every rate tried, up to {rate}"
-    if answer.verdict == "never":
-        return f"kept at no rate tried, down to {found.candidates[0].rate:g} req/s"
-    known = [f"kept up to {rate}"] if rate else []
-    known += [f"missed from {missed}"] if missed else []
-    return ", ".join([*known, "what is left is not resolvable with so many requests"])
-
-
-def _section(found: Found) -> Section:
+def _section(found: Found, evidence: Sequence[str]) -> Section:
     first = found.candidates[0].evidence if found.candidates else []
     charts = [_requirement_chart(found, place) for place in range(len(first))]
     return Section(
         found.label or "Every rate",
-        [f"{len(found.candidates)} rates were tried with {found.requests:,} requests."],
+        evidence,
         [_tried(found)],
         [*charts, *([_growth_chart(found)] if found.candidates else [])],
     )
@@ -71,7 +56,7 @@ def _section(found: Found) -> Section:
 def _requirement_chart(found: Found, place: int) -> Chart:
     """What was seen of one requirement at each rate, with its interval."""
     needed = found.candidates[0].evidence[place]
-    share = _is_share(needed)
+    share = is_share(needed)
     scale = 100.0 if share else 1.0
     known = [(each.rate, each.evidence[place]) for each in found.candidates]
     series = []
@@ -86,7 +71,7 @@ def _requirement_chart(found: Found, place: int) -> Chart:
         [each for each in series if each.points],
         x=_rates(found),
         y=_share_axis(series) if share else _figure_axis(text),
-        bounds=[Bound(f"needed: {_value(needed, needed.needed)}", scale * needed.needed)],
+        bounds=[Bound(f"needed: {cell(needed, needed.needed)}", scale * needed.needed)],
         table=_evidence_table(known),
     )
 
@@ -109,10 +94,6 @@ def _figure_axis(requirement: str) -> Axis:
     return Axis(figure, RATES.get(figure.split()[-1], "ms"))
 
 
-def _is_share(each: Evidence) -> bool:
-    return each.worth is not None or each.second_half is not None
-
-
 def _spread(each: Evidence, scale: float) -> tuple[float, float] | None:
     if each.low is None or each.high is None or not (isfinite(each.low) and isfinite(each.high)):
         return None
@@ -122,8 +103,12 @@ def _spread(each: Evidence, scale: float) -> tuple[float, float] | None:
 def _outcome(known: Sequence[tuple[float, Evidence]]) -> str:
     kept = [rate for rate, each in known if each.verdict == "kept"]
     missed = [rate for rate, each in known if each.verdict == "missed"]
-    parts = [f"is kept up to {max(kept):g} req/s"] if kept else []
-    parts += [f"is missed from {min(missed):g} req/s on"] if missed else []
+    if len(missed) == len(known):
+        return "is missed at every rate"
+    above = [rate for rate in missed if not kept or rate > min(kept)]
+    begins = "up" if len(above) == len(missed) else f"from {min(kept):g}"  # below it lacks load
+    parts = [f"is kept {begins} to {max(kept):g} req/s"] if kept else []
+    parts += [f"is missed from {min(above):g} req/s on"] if above else []
     return " and ".join(parts) or "is open at every rate"
 
 
@@ -158,19 +143,13 @@ def _evidence_table(known: Sequence[tuple[float, Evidence]]) -> Table:
         [
             f"{rate:g}",
             each.verdict,
-            *(_value(each, value) for value in (each.value, each.low, each.high, each.needed)),
+            *(cell(each, value) for value in (each.value, each.low, each.high, each.needed)),
             f"{each.n:,}",
             DASH if each.worth is None else f"{each.worth:,.0f}",
         ]
         for rate, each in known
     ]
     return Table(head, rows)
-
-
-def _value(each: Evidence, value: float | None) -> str:
-    if value is None:
-        return DASH
-    return f"{value:.2%}" if _is_share(each) else f"{value:.4g}"
 
 
 def _tried(found: Found) -> Table:
@@ -180,15 +159,3 @@ def _tried(found: Found) -> Table:
 
 def _facts(each: Candidate) -> list[str]:
     return [f"{each.requests:,}", f"{each.repeats}", f"{each.looks}", f"{each.growth:+.1%}", each.reason]
-
-
-def _overview(found: Sequence[Found]) -> Table:
-    rows = []
-    for each in found:
-        answer = each.answer
-        cells = [DASH if rate is None else f"{rate:g}" for rate in (answer.rate, answer.missed)]
-        again = ", ".join(f"{rate:g}" for rate in answer.kept_above)
-        rows.append([each.label or "all", answer.verdict, *cells, again or DASH, f"{each.requests:,}"])
-    return Table(
-        ("setting", "verdict", "kept up to, req/s", "missed from, req/s", "kept again at", "requests"), rows
-    )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ledgers.requirements import parse_requirement
 from reports.find import Found, Search
-from reports.text import DASH, table, wrapped
+from reports.numbers import percent
+from reports.tables import DASH, table, wrapped
 from reports.trial import RATES, Candidate, Evidence
 
 
@@ -20,19 +21,18 @@ def find_text(found: Sequence[Found], search: Search, path: Path) -> str:
 
 def _found_text(found: Found, search: Search) -> str:
     lines = [found.label] if found.label else []
-    for line in answer_lines(found, search):
+    for line in answer_lines(found, search.confidence, repeatable=search.repeatable):
         lines += wrapped(line, then="  ")
     return "\n".join([*lines, table(*tried(found))])
 
 
-def answer_lines(found: Found, search: Search) -> list[str]:
-    """The answer first, then what it rests on."""
+def answer_lines(found: Found, confidence: float, *, repeatable: bool = True) -> list[str]:
+    """The answer first, then what it rests on. Where it is not `repeatable`, no repeat would show more."""
     answer = found.answer
-    lines = [_headline(found, search)]
-    if answer.rate is not None:
-        lines += [_sentence(each) for each in _at(found, answer.rate).evidence]
-    if answer.missed is not None:
-        candidate = _at(found, answer.missed)
+    lines = [_headline(found, repeatable=repeatable)]
+    for candidate in _at(found, answer.rate):
+        lines += [_sentence(each) for each in candidate.evidence]
+    for candidate in _at(found, answer.missed):
         lines.append(f"lowest rate that failed: {candidate.rate:g} req/s ({candidate.reason})")
         lines += [_sentence(each) for each in candidate.evidence if each.verdict == "missed"]
     if answer.kept_above:
@@ -41,11 +41,11 @@ def answer_lines(found: Found, search: Search) -> list[str]:
     if answer.rate is not None and answer.underloaded:
         lines.append(f"up to {answer.underloaded[-1]:g} req/s the load is too low for it")
     tried = f"{len(found.candidates)} rates tried with {found.requests:,} requests"
-    sure = f"each verdict at {search.confidence:.4g} over all looks"
+    sure = f"each verdict at {confidence:.4g} over all looks"
     return [*lines, f"{tried}; {sure}"]
 
 
-def _headline(found: Found, search: Search) -> str:
+def _headline(found: Found, *, repeatable: bool) -> str:
     answer, candidates = found.answer, found.candidates
     rate = "" if answer.rate is None else f"{answer.rate:g} req/s"
     if answer.verdict == "found":
@@ -54,9 +54,9 @@ def _headline(found: Found, search: Search) -> str:
         return f"kept at every rate tried, up to {rate}: the highest lies beyond"
     if answer.verdict == "never":
         return _never(candidates, answer.underloaded)
-    most = max(candidate.requests for candidate in candidates)
+    most = max((candidate.requests for candidate in candidates), default=0)
     reason = next((each.reason for each in candidates if each.rate in answer.open), "more rates to try")
-    more = "" if search.repeatable else "; nothing here is drawn, so repeats are the same (--arrival draws)"
+    more = "" if repeatable else "; nothing here is drawn, so repeats are the same (--arrival draws)"
     failed = "" if answer.missed is None else f"{answer.missed:g} req/s"
     known = {
         (True, True): f"kept up to {rate}, missed from {failed}; what is between is ",
@@ -76,13 +76,14 @@ def _never(candidates: Sequence[Candidate], underloaded: Sequence[float]) -> str
     return f"kept at no rate tried, from {low.rate:g} to {high.rate:g} req/s"
 
 
-def _at(found: Found, rate: float) -> Candidate:
-    return next(each for each in found.candidates if each.rate == rate)
+def _at(found: Found, rate: float | None) -> list[Candidate]:
+    """The one, or none."""
+    return [each for each in found.candidates if each.rate == rate]
 
 
 def _sentence(each: Evidence) -> str:
     """`ttft.p95<=800: 96.1 % of 12,000 requests, 95.4 to 96.8 %; 95 % needed`."""
-    if each.worth is None and each.second_half is None:
+    if not is_share(each):
         interval = "" if each.low is None or each.high is None else f", {each.low:.4g} to {each.high:.4g}"
         value = "without bound" if each.value is None else f"{each.value:.4g}"
         return f"{each.requirement}: {value}{interval}"
@@ -109,17 +110,19 @@ def tried(found: Found) -> tuple[list[str], list[list[str]]]:
                 f"{candidate.rate:g}",
                 candidate.verdict,
                 f"{candidate.requests:,}",
-                *(_cell(tightest, value) for value in (tightest.value, tightest.low, tightest.high)),
+                *(cell(tightest, value) for value in (tightest.value, tightest.low, tightest.high)),
                 f"{candidate.growth:+.1%}",
             ]
         )
     return ["tightest", "req/s", "verdict", "requests", "value", "low", "high", "growth"], rows
 
 
-def _cell(each: Evidence, value: float | None) -> str:
-    if value is None:
-        return DASH
-    return f"{value:.2%}" if each.second_half is not None else f"{value:.4g}"
+def is_share(each: Evidence) -> bool:
+    return each.worth is not None or each.second_half is not None
+
+
+def cell(each: Evidence, value: float | None) -> str:
+    return percent(value, 2) if value is None or is_share(each) else f"{value:.4g}"
 
 
 def _margin(each: Evidence) -> tuple[int, float]:
@@ -133,5 +136,5 @@ def overview(found: Sequence[Found]) -> tuple[list[str], list[list[str]]]:
     for each in found:
         answer = each.answer
         cells = [DASH if rate is None else f"{rate:g}" for rate in (answer.rate, answer.missed)]
-        rows.append([each.label, answer.verdict, *cells, f"{each.requests:,}"])
+        rows.append([each.label or "all", answer.verdict, *cells, f"{each.requests:,}"])
     return ["setting", "verdict", "kept up to", "missed from", "requests"], rows

@@ -1,4 +1,4 @@
-"""`--html FILE` of the commands that compare: the flag, and what is refused before any work is done."""
+"""`--html FILE` of all commands with pages: the flag, what is refused before any work, the writing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from ledgers.errors import InputError
-from reports.page_file import STDOUT
+from ledgers.rundir import replace_file
 
+STDOUT = "-"
 PAGE_FILE = "agreement.html"
 """What an agreement always leaves beside its figures."""
 BEGINNING = b"<!doctype html"
@@ -24,16 +25,23 @@ def html_option(what: str) -> Callable[[Command], Command]:
     return click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help=said)
 
 
+def is_stdout(path: Path | None) -> bool:
+    """Whether the page is all that is to be printed."""
+    return path is not None and str(path) == STDOUT
+
+
 def check_html(path: Path | None, *, made: Path | None = None) -> None:
-    """InputError if no page can be written there. `made` is a directory that is still to be made."""
+    """InputError if no page can be written there. `made` is a directory that the command fills."""
     if path is None or is_stdout(path):
         return
-    if path.is_dir():
-        raise InputError(f"--html {path}: is a directory")
-    if path.exists() and not _is_page(path):
-        raise InputError(f"--html {path}: exists and is no HTML page, so it is not replaced")
-    if made is not None and path.parent == made and not made.exists():
-        return
+    _check_replaced(path)
+    if made is not None and _is_below(made, path):
+        raise InputError(f"--html {path}: is where --out {made} will be")
+    if made is not None and _is_below(path, made):
+        if path.suffix.lower() != ".html":  # the command has files of its own there
+            raise InputError(f"--html {path}: in the directory of --out only names that end in .html")
+        if path.parent.resolve() == made.resolve() and not made.exists():
+            return
     temporary = _temporary(path)
     try:
         temporary.touch()
@@ -42,20 +50,36 @@ def check_html(path: Path | None, *, made: Path | None = None) -> None:
         raise InputError(f"--html {path}: {error.strerror}") from None
 
 
-def is_stdout(path: Path | None) -> bool:
-    """Whether the page is all that is to be printed."""
-    return path is not None and str(path) == STDOUT
+def save_page(path: Path, page: str) -> None:
+    """Make or replace a page; `-` is stdout. InputError if that cannot be, or would destroy another file."""
+    if is_stdout(path):
+        click.echo(page, nl=False)
+    else:
+        _check_replaced(path)
+        replace_file(path, page.encode())
+
+
+def _check_replaced(path: Path) -> None:
+    """InputError if what is there is not ours to replace: a page is, and an empty file."""
+    try:
+        is_directory, is_ours = path.is_dir(), not path.exists() or _is_page(path)
+    except OSError as error:
+        raise InputError(f"--html {path}: {error.strerror}") from None
+    if is_directory:
+        raise InputError(f"--html {path}: is a directory")
+    if not is_ours:
+        raise InputError(f"--html {path}: exists and is no HTML page, so it is not replaced")
+
+
+def _is_below(path: Path, directory: Path) -> bool:
+    return path.resolve().is_relative_to(directory.resolve())
 
 
 def _is_page(path: Path) -> bool:
-    """Whether a file is ours to replace: a page, or empty."""
-    try:
-        if not path.is_file():  # a device or a pipe, which is not even to be opened
-            return False
-        with path.open("rb") as file:
-            return file.read(len(BEGINNING)).lower() in (b"", BEGINNING)
-    except OSError as error:
-        raise InputError(f"--html {path}: {error.strerror}") from None
+    if not path.is_file():  # a directory; a device or a pipe, which is not even to be opened
+        return False
+    with path.open("rb") as file:
+        return file.read(len(BEGINNING)).lower() in (b"", BEGINNING)
 
 
 def _temporary(path: Path) -> Path:

@@ -29,6 +29,11 @@ class Plan(msgspec.Struct, kw_only=True):
     differ_before: list[str]
     lengths_different: list[str]
 
+    @property
+    def requests(self) -> int:
+        """How many were planned."""
+        return self.equal + len(self.differ_later) + len(self.differ_before)
+
 
 def moved_inputs(inputs: Inputs) -> tuple[dict[str, list[str]], int]:
     """Which inputs moved, each with what about it moved, and the first tick at which that can matter."""

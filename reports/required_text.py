@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ledgers.requirements import LATENCIES, Judged, parse_requirement
-from reports.text import ms, wrapped
+from reports.tables import ms, wrapped
 
 UNPROVEN = "Required, but nothing is proven: the load generator or the machine was the limit"
 

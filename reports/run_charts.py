@@ -12,11 +12,12 @@ from ledgers.rows import FAILURES
 from ledgers.settings import Slo
 from ledgers.units import NS_PER_MS, NS_PER_S
 from reports.charts import Axis, Bar, Bound, Chart, Series, Table, lines, percentile_points, timeline
-from reports.charts.tables import figure
 from reports.charts.thinning import evenly
 from reports.charts.timeline import MOST_ROWS, MOST_TABLED
+from reports.numbers import figure
 from reports.run_rows import RunRows
-from reports.text import CENSORED, DASH, PERCENTILES, RESTS, marked, ms
+from reports.tables import DASH, ms
+from reports.text import CENSORED, PERCENTILES, RESTS, marked
 
 LONG_MS = 10_000  # from which on seconds are easier to read
 MOST_INTERVALS, LEAST_IN_INTERVAL, LEAST_INTERVALS = 40, 20, 4

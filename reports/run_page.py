@@ -15,7 +15,6 @@ from reports.diagnosis import Diagnosis, diagnose
 from reports.diagnosis_facts import facts_of
 from reports.diagnosis_text import NOTHING, figure_value, finding_title, looked_at, ttft_split
 from reports.page import Section, render
-from reports.page_file import save_page
 from reports.run_charts import (
     failures_over_time,
     latency_over_time,
@@ -24,33 +23,28 @@ from reports.run_charts import (
 )
 from reports.run_rows import RunRows
 from reports.run_state_charts import TickColumns, client_charts, in_flight_chart, kv_chart, server_chart
+from reports.tables import DASH, ms, shortened
 from reports.text import (
     ATTEMPTS,
     CENSORED,
-    DASH,
     LATENCIES,
     PERCENTILES,
     RESTS,
+    counts,
     instrument,
+    left_out,
     marked,
-    ms,
     rates,
-    shortened,
     verdict,
 )
 
 LONGEST = 400  # characters of what a server, a file or a shell said
-OUTCOMES = ("completed", "failed", "cancelled", "rejected", "unfinished", "not_sent")
 BY_CLASS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 COUNTED = (*PERCENTILES, "n")
 
 
-def save_run_page(file: Path, run: Run, summary: dict[str, Any], text: str, against: Path | None) -> None:
-    """Write the page of a run. `text` is what a terminal is told."""
-    save_page(file, run_page(run, summary, text, against))
-
-
 def run_page(run: Run, summary: dict[str, Any], text: str, against: Path | None = None) -> str:
+    """The page of a run. `text` is what a terminal is told."""
     baseline = read_facts(against) if against else None
     diagnosis = diagnose(facts_of(run, summary), baseline)
     rows, ticks = RunRows(run, summary), TickColumns(run.ticks())
@@ -68,7 +62,7 @@ def run_page(run: Run, summary: dict[str, Any], text: str, against: Path | None 
         ),
         Section("Load", charts=_there(*state)),
         Section("Requests", charts=_there(timeline)),
-        Section("Client", [" ".join(instrument(client).split())] if client else [], charts=health),
+        Section("Client", [instrument(client)] if client else [], charts=health),
         _diagnosis_section(diagnosis, against),
         Section("Notes", [*_notes(run, summary)]),
         Section("As text", text=text),
@@ -88,7 +82,9 @@ def _name(info: RunInfo) -> str:
 
 def _verdict(info: RunInfo, summary: dict[str, Any]) -> list[str]:
     """Whether the figures can be relied on, what became of the requests, and the rates."""
-    said = [_sentence(_joined(verdict(info, summary)).removeprefix("verdict: ")), _accounting(summary)]
+    said = [_sentence(verdict(info, summary)), f"{counts(summary)}."]
+    said += [_sentence(ATTEMPTS)] if summary["retries"] else []
+    said += [f"{left_out(summary['trim'])}."] if summary["trim"] else []
     if steady := stability(summary["stability"]):
         said.append(_sentence(_joined(steady)))
     if summary["censored"]:
@@ -100,17 +96,6 @@ def _verdict(info: RunInfo, summary: dict[str, Any]) -> list[str]:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:].removesuffix('.')}."
-
-
-def _accounting(summary: dict[str, Any]) -> str:
-    counts = {name.replace("_", " "): summary[name] for name in OUTCOMES}
-    counts["unfinished"] -= summary["without_row"]
-    counts["without a row"] = summary["without_row"]
-    parts = " + ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "none"
-    retries = f", {summary['retries']:,} of them retries;{ATTEMPTS[1:]}" if summary["retries"] else ""
-    left_out = summary["trim"]["left_out"] if summary["trim"] else 0
-    trimmed = f"; {left_out:,} more in a warm-up or cool-down, which are left out" if left_out else ""
-    return f"{summary['scheduled']:,} scheduled = {parts}{retries}{trimmed}."
 
 
 def _joined(lines: str, joint: str = " ") -> str:

@@ -24,7 +24,8 @@ from ledgers.metrics import (
 from ledgers.rows import OUTCOMES, Outcome, RequestRow
 from ledgers.rundir import Run
 from ledgers.summary import kept_ns
-from reports.text import request_labels, shortened
+from reports.requests_text import request_labels
+from reports.tables import shortened
 
 LONGEST_NAME = 60  # of an id; a server can send one of any length
 COMPLETED = OUTCOMES.index("completed")

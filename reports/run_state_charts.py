@@ -14,8 +14,8 @@ from ledgers.rundir import RunConfig
 from ledgers.settings import Hardware
 from ledgers.units import NS_PER_MS, NS_PER_S
 from reports.charts import Axis, Band, Bound, Chart, Series, Table, lines
-from reports.charts.tables import figure
 from reports.charts.thinning import DRAWN, MOST_POINTS, Point, evenly, outline
+from reports.numbers import figure
 from reports.run_charts import said
 from reports.run_rows import RunRows
 
@@ -50,11 +50,17 @@ class TickColumns:
     def drawn(self, field: str, scale: float = 1) -> list[Point]:
         """As many as a picture can show; ticks times `scale`."""
         last = self["tick"][-1] + 1
-        if 2 * len(self) < MOST_POINTS:
-            points = list(self.steps(field))
-        else:
-            points = outline(self.steps(field), 0, last)
-        return [(x * scale, y) for x, y in points]
+        return [(x * scale, y) for x, y in _shown(self.steps(field), len(self), last)]
+
+
+def _shown(points: Iterable[Point], records: int, end: float) -> list[Point]:
+    """All that these records make, or of too many what a picture can show."""
+    return outline(points, 0, end) if _too_many(records) else list(points)
+
+
+def _too_many(records: int) -> bool:
+    """Each makes two points at most, and the last ends."""
+    return 2 * records + 1 > MOST_POINTS
 
 
 def in_flight_chart(
@@ -65,7 +71,7 @@ def in_flight_chart(
         return None
     end_s = rows.t_obs_ns / NS_PER_S
     levels = ((at / NS_PER_S, float(level)) for at, level in rows.levels())
-    points = outline(levels, 0, end_s)
+    points = _shown(levels, len(rows), end_s)
     series = [Series("in flight", [*points, *((end_s, level) for _, level in points[-1:])], "step")]
     queued = ""
     if len(ticks) and config.hardware:
@@ -74,7 +80,7 @@ def in_flight_chart(
     stable = summary["stability"]
     judged = stable and stable["slope_per_s"] is not None
     verdict = f" {stable['verdict'].capitalize()}: {stable['reason']}." if judged else ""
-    note = DRAWN.format("in flight", 2 * len(rows)) if 2 * len(rows) > MOST_POINTS else ""
+    note = DRAWN.format("in flight", 2 * len(rows)) if _too_many(len(rows)) else ""
     return lines(
         f"Up to {summary['concurrency_peak']:,} requests in flight, "
         f"{summary['concurrency_mean']:.3g} on average{queued}",
@@ -147,7 +153,7 @@ def kv_chart(ticks: TickColumns, hardware: Hardware) -> Chart | None:
         y=Axis("KV tokens"),
         bounds=[Bound(f"budget {budget:,}", budget)],
         table=Table(["tick", "reserved", "cached"], body),
-        note=DRAWN.format("each curve", len(ticks)) if 2 * len(ticks) >= MOST_POINTS else "",
+        note=DRAWN.format("each curve", len(ticks)) if _too_many(len(ticks)) else "",
     )
 
 

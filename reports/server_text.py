@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.text import DASH, ms, number, table, wrapped
+from reports.tables import DASH, ms, number, table, wrapped
 
 
 def server_text(summary: dict[str, Any]) -> str:

@@ -4,40 +4,37 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from ledgers.errors import InputError
 from ledgers.options import cooldown_from, trim_options, warmup_from
+from ledgers.plain import plain_option
 from ledgers.printable import printable
-from ledgers.required import exit_code, require_option, unproven, verdicts
+from ledgers.required import MISSED, exit_code, require_option, unproven, verdicts
 from ledgers.requirements import Judged, parse_requirement
 from ledgers.rows import encode
 from ledgers.rundir import Finished, Run
 from ledgers.summary import save_summary, summarize
 from reports.certainty_text import certainty
-from reports.forms import DETAILED, FORMS, Shown, lines
+from reports.forms import DETAILED, FORMS, Form, Shown, form_option, lines, print_form
+from reports.html_file import check_html, html_option, save_page
+from reports.requests_text import request_labels
 from reports.required_text import required_text
 from reports.server_text import server_text
-from reports.tables import WIDTH, is_plain, plain_text, plainly
-from reports.text import request_labels, run_text, tick_lines
+from reports.tables import WIDTH, is_plain, plainly
+from reports.text import run_text
+from reports.ticks_text import tick_lines
 
 ROWS_SHOWN = 20
-Command = TypeVar("Command", bound=Callable[..., Any])
 _STDOUT, _STDERR = 1, 2
-
-
-def form_options(what: str, more: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """`--format`, whose forms are `what`, and `--json`."""
-    forms = click.Choice(["text", "markdown", "json", *more])
-    form = click.option("--format", "form", type=forms, default="text", show_default=True, help=what)
-    as_json = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-    return lambda command: form(as_json(command))
 
 
 @click.command(
@@ -45,30 +42,27 @@ def form_options(what: str, more: Sequence[str] = ()) -> Callable[[Command], Com
 )
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--ticks", is_flag=True, help="Print the state after each tick, with its events if recorded.")
-@form_options("csv: a row per run; vllm: the result JSON of vllm bench serve, a line per run.", DETAILED)
+@form_option(
+    *DETAILED, about="csv: a row per run; vllm: the result JSON of vllm bench serve, a line per run."
+)
 @click.option("--detailed", is_flag=True, help="With csv a row per request; with vllm arrays of them.")
-@plain_text
+@plain_option()
 @require_option
 @click.option("--diagnose", is_flag=True, help="Print what stands out, and why (docs/diagnosis.md).")
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
     metavar="RUN",
-    help="With --diagnose: a baseline, for what went up and what did not.",
+    help="With --diagnose or --html: a baseline, for what went up and what did not.",
 )
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write the run as a page with charts (docs/html.md); - is stdout, and nothing else then.",
-)
+@html_option("the run")
 @trim_options
 def report(
     runs: tuple[Path, ...],
     ticks: bool,
     form: str,
-    as_json: bool,
     detailed: bool,
+    plain: bool,
     diagnose: bool,
     against: Path | None,
     require: Sequence[str],
@@ -78,7 +72,8 @@ def report(
     """Rebuild the summary of run directories, whole or cut short, and print it.
 
     With --warmup or --cooldown the figures are printed as they would be with these, and no file is changed.
-    With --require the exit code is 1 if a run misses any of it.
+    With --require the exit code is 1 if a run misses any of it. --html also makes the page of a directory
+    of sweep, agree or calibrate again.
     """
     _check_form(form, ticks, diagnose, detailed)
     required = [parse_requirement(word) for word in require]
@@ -86,47 +81,68 @@ def report(
         raise InputError(_HTML_OF_ONE)
     if required and (diagnose or ticks):
         raise InputError("--require: goes without --diagnose and --ticks")
-    if diagnose and not ticks:
-        from reports.diagnose import diagnoses
+    if against and not (diagnose or html):
+        raise InputError(_AGAINST_ALONE)
+    check_html(html)
+    if diagnose:
+        from reports.diagnose import DIAGNOSES, diagnoses
 
-        click.echo(diagnoses(runs, against, "json" if as_json else form))
+        print_form(DIAGNOSES, form, diagnoses(runs, against), plain=plain)
         return 0
-    if diagnose or (against and not html):
-        raise InputError(_DIAGNOSE_ALONE)
-    if ticks and (as_json or form == "json"):
-        raise InputError("--ticks prints a table: ticks.jsonl has the same as JSON")
     if ticks:
-        for path in runs:
-            _print_ticks(Run(path))
+        print_form({"text": _ticks_text}, form, runs, plain=plain)
         return 0
-    if html and not required and not (runs[0] / "run.json").exists():
-        from reports.directory_page import save_directory_page
-
-        if save_directory_page(html, runs[0]):
-            return 0
+    if html and (page := _directory_page(runs[0])):
+        save_page(html, page)
+        return 0
     opened = [Run(path) for path in runs]
     summaries = [_summary(run, cut) for run in opened]
     judged = [verdicts(run, summary, required) for run, summary in zip(opened, summaries, strict=True)]
+    shown = list(map(Shown, opened, summaries, judged))
+    forms: dict[str, Form] = {"text": _texts, "json": _json, **_forms_by_line(detailed)}
+    print_form(forms, form, shown, html=html, plain=plain)
     if html:
-        from reports.run_page import save_run_page
+        from reports.run_page import run_page
 
-        text = _run_text(opened[0], summaries[0], judged[0])
-        save_run_page(html, opened[0], summaries[0], text, against)
-    if str(html) == STDOUT:
-        pass  # the page is what was asked for
-    elif as_json or form == "json":
-        each = {
-            str(path): _with_verdicts(summary, found)
-            for path, summary, found in zip(runs, summaries, judged, strict=True)
-        }
-        click.echo(encode(each if len(runs) > 1 else each[str(runs[0])]))
-    elif form in FORMS:
-        for line in lines(form, list(map(Shown, opened, summaries, judged)), detailed=detailed):
-            click.echo(line.encode())
-    else:
-        for text in [_run_text(*one) for one in zip(opened, summaries, judged, strict=True)]:
-            say(text)
-    return max((exit_code(*pair) for pair in zip(summaries, judged, strict=True)), default=0)
+        save_page(html, run_page(opened[0], summaries[0], _run_text(*shown[0]), against))
+    return worst(exit_code(each.summary, each.judged) for each in shown)
+
+
+def worst(codes: Iterable[int]) -> int:
+    """Of the exit codes of several runs: one that misses decides, then one of which nobody can tell."""
+    found = set(codes)
+    return MISSED if MISSED in found else max(found, default=0)
+
+
+def _texts(runs: Sequence[Shown]) -> list[str]:
+    """All of them before the first is printed: one that cannot be read ends the command."""
+    return [_run_text(*each) for each in runs]
+
+
+def _json(runs: Sequence[Shown]) -> bytes:
+    """One object, by path of several."""
+    found = {str(each.run.path): _with_verdicts(each.summary, each.judged) for each in runs}
+    return encode(found if len(runs) > 1 else next(iter(found.values())))
+
+
+def _forms_by_line(detailed: bool) -> dict[str, Form]:
+    def encoded(form: str, runs: Sequence[Shown]) -> Iterator[bytes]:
+        return (line.encode() for line in lines(form, runs, detailed=detailed))
+
+    return {form: partial(encoded, form) for form in FORMS}
+
+
+def _directory_page(path: Path) -> str | None:
+    """The page of a directory that is of several runs; None of one. InputError for flags beside it."""
+    from reports.directory_page import directory_page
+
+    page = None if (path / "run.json").exists() else directory_page(path)
+    context = click.get_current_context()
+    for option in context.command.params if page else ():
+        given = option.name and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
+        if given and option.name not in ("runs", "html", "plain"):
+            raise InputError(f"{option.opts[0]}: is for a run; {path} is of several, and has its page only")
+    return page
 
 
 def _check_form(form: str, ticks: bool, diagnose: bool, detailed: bool) -> None:
@@ -135,7 +151,7 @@ def _check_form(form: str, ticks: bool, diagnose: bool, detailed: bool) -> None:
         raise InputError("--ticks: goes without --diagnose")
     if detailed and form not in DETAILED:
         raise InputError(f"--detailed: belongs to --format {' and '.join(DETAILED)}")
-    if form in FORMS and ticks:
+    if form != "text" and ticks:
         raise InputError(
             f"--format {form}: goes without --ticks, which prints a table (ticks.jsonl has JSON)"
         )
@@ -148,12 +164,11 @@ def _with_verdicts(summary: dict[str, Any], judged: Sequence[Judged]) -> dict[st
     return {**summary, "requirements": judged} if judged else summary
 
 
-STDOUT = "-"
 _HTML_OF_ONE = (
     "--html: a page is of one run, and has its diagnosis; without --ticks and --diagnose. "
     "tokentick compare puts several beside each other"
 )
-_DIAGNOSE_ALONE = "--against: belongs to --diagnose and --html"
+_AGAINST_ALONE = "--against: belongs to --diagnose and --html"
 
 
 def _summary(run: Run, cut: dict[str, Any]) -> dict[str, Any]:
@@ -166,12 +181,13 @@ def _summary(run: Run, cut: dict[str, Any]) -> dict[str, Any]:
     return summarize(run)
 
 
-def _print_ticks(run: Run) -> None:
-    if not (run.path / "ticks.jsonl").exists():
-        raise InputError(f"{run.path}: has no ticks.jsonl: a measured run has no ticks, others may keep none")
-    labels = request_labels(run.rows())
-    for line in tick_lines(run.ticks(), labels):
-        say(line)
+def _ticks_text(runs: Sequence[Path]) -> Iterator[str]:
+    for run in map(Run, runs):
+        if not (run.path / "ticks.jsonl").exists():
+            raise InputError(
+                f"{run.path}: has no ticks.jsonl: a measured run has no ticks, others may keep none"
+            )
+        yield from tick_lines(run.ticks(), request_labels(run.rows()))
 
 
 def refreshed_summary(run: Run) -> dict[str, Any]:
@@ -234,8 +250,13 @@ def next_steps(path: Path) -> str:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = msgspec.json.decode((run / "summary.json").read_bytes())
-    return summary
+    path = run / "summary.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def say(text: str) -> None:

@@ -14,24 +14,22 @@ from click.core import ParameterSource
 from ledgers.errors import InputError
 from ledgers.formats.fields import shown
 from ledgers.options import ledger_options, scheduler_options, window_from, window_options
+from ledgers.plain import plain_option
 from ledgers.requirements import Requirement, parse_requirement
 from ledgers.rows import encode
 from ledgers.rundir import default_path
 from ledgers.telling import teller
 from ledgers.units import exact
 from mock_server.policies import POLICIES
-from reports.forms import format_option
+from reports.forms import SILENT, Form, form_option, print_form
 from reports.grid import AUTO, AXES, names, numbers, points, settings
-from reports.html_file import check_html, html_option, is_stdout
-from reports.page_file import save_page
+from reports.html_file import check_html, html_option, save_page
 from reports.points import Server
 from reports.pool import cores
-from reports.show import say
 from reports.sweep import Sweep, curves, draws, found_rates, identity, run_sweep
 from reports.sweep_dir import SweepDirectory
 from reports.sweep_markdown import sweep_markdown
 from reports.sweep_text import sweep_text
-from reports.tables import is_plain, plain_text
 
 INTERRUPTED = 130
 MOST_POINTS = 1_000_000
@@ -124,12 +122,11 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
     help="With --find: judge a rate by at most so many requests.  [default: 200,000; measured 20,000]",
 )
 @click.option("--keep-runs", is_flag=True, help="Leave the run directory of each point below runs/ of --out.")
-@format_option
+@form_option()
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to make, or to go on with.")
 @html_option("the curves, or the answer,")
-@click.option("--json", "as_json", is_flag=True, help="Print the curves, or the answer, as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@plain_text
+@plain_option()
 def sweep(**options: Any) -> int:
     """Run LEDGER over rates and settings, and say where throughput, goodput and tails bend.
 
@@ -137,7 +134,7 @@ def sweep(**options: Any) -> int:
     seed of its own. The same command with the same --out goes on where it was stopped.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes in order, as Ctrl-C does
-    tell = teller(silent=options["quiet"] or options["as_json"], plain=is_plain())
+    tell = teller(silent=options["form"] in SILENT, plain=options["plain"])
     server = _server(options)
     axes = _axes(options)
     _check_ledger(options)
@@ -169,17 +166,18 @@ def sweep(**options: Any) -> int:
 def _show(wanted: Sweep, directory: SweepDirectory, options: dict[str, Any]) -> None:
     found = curves(wanted, directory.done)
     directory.keep_curves(found)
+    slo_given = window_from(wanted.options).slo.given
+    forms: dict[str, Form] = {
+        "text": lambda: sweep_text(found, slo_given, directory.path),
+        "markdown": lambda: sweep_markdown(found, slo_given, directory.path),
+        "json": lambda: encode({"path": str(directory.path), **directory.settings, "curves": found}),
+        "quiet": tuple,
+    }
+    print_form(forms, options["form"], html=options["html"], plain=options["plain"])
     if options["html"]:
         from reports.sweep_page import sweep_page
 
         save_page(options["html"], sweep_page(directory.settings, found))
-    if is_stdout(options["html"]):
-        return
-    if options["as_json"]:
-        click.echo(encode({"path": str(directory.path), **directory.settings, "curves": found}))
-    elif not options["quiet"]:
-        form = {"text": sweep_text, "markdown": sweep_markdown}[options["form"]]
-        say(form(found, window_from(wanted.options).slo.given, directory.path))
 
 
 def _sweep(options: dict[str, Any], axes: dict[str, list[Any]], server: Server | None) -> Sweep:

@@ -33,7 +33,7 @@ def find_markdown(found: Sequence[Found], search: Search, path: Path) -> str:
     if len(found) > 1:
         blocks.append(table(*find_text.overview(found), "llrrr"))
     for each in found:
-        headline, *evidence = find_text.answer_lines(each, search)
+        headline, *evidence = find_text.answer_lines(each, search.confidence, repeatable=search.repeatable)
         blocks += [f"### {escaped(each.label)}" if each.label else "", f"**{escaped(headline)}**"]
         blocks += [bullets(evidence), table(*find_text.tried(each))]
     return joined(blocks)

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from reports.charts import Axis, Bound, Chart, Series, Table, lines
 from reports.curves import METRICS, TAILS, Curve, Load
+from reports.numbers import percent
 from reports.page import Section, render
-from reports.sweep_text import KNEE_RULE, knee_word, rejections
-from reports.text import CENSORED, DASH, RESTS, ms, number
+from reports.sweep_text import marks, notes, overview, rate_word
+from reports.tables import DASH, ms, number
 
 ROOM = 1.03  # so that no point stands on the edge
 NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
@@ -17,7 +18,7 @@ TAIL = "p99"
 MOST_CURVES = 6
 MOST_TABLED = 50  # settings, of which every load is listed; the rest is in the file of curves
 COLORS = 6  # of series
-UNJOINED = "† points that no line joins: not all completed, and the tails are over those that did"
+UNJOINED = "Points that no line joins, †: not all completed, and the tails are over those that did."
 Value = Callable[[Load], float | None]
 
 
@@ -33,9 +34,7 @@ def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
     """`settings` is what the sweep's own file says of it."""
     slo_given = any(bound is not None for bound in settings["window"]["slo"].values())
     shown = [curve for curve in curves if any(_rate(load) is not None for load in curve.loads)][:MOST_CURVES]
-    more = (
-        f" Of {len(curves)} settings the first {MOST_CURVES} are drawn." if len(curves) > MOST_CURVES else ""
-    )
+    more = [f"Of {len(curves)} settings the first {MOST_CURVES} are drawn."] * (len(curves) > MOST_CURVES)
     ledger = settings["ledger"]
     sections = [
         Section(
@@ -43,14 +42,14 @@ def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
             [
                 f"{_rate_title(shown, 'goodput' if slo_given else 'throughput')}.",
                 _asked(settings),
-                *_notes(curves),
+                *notes(curves, slo_given),
             ],
-            [_overview(curves, slo_given)],
+            [Table(*overview(curves, slo_given))],
             id="result",
         )
     ]
     if shown:
-        sections.append(Section("Work done", [KNEE + more], charts=_rate_charts(shown, slo_given), id="work"))
+        sections.append(Section("Work done", more, charts=_rate_charts(shown, slo_given), id="work"))
         tails = [_tail_chart(shown, key) for key in ("ttft_ms", "e2e_ms")]
         sections.append(Section("Tails", charts=[chart for chart in tails if chart], id="tails"))
     sections += [
@@ -59,9 +58,6 @@ def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
     ]
     rates = len(settings["rates"])
     return render(f"Sweep of {ledger['name']}{f' over {rates} rates' if rates > 1 else ''}", sections)
-
-
-KNEE = f"Knee: {KNEE_RULE.partition(': ')[2]}."
 
 
 def _asked(settings: Mapping[str, Any]) -> str:
@@ -80,11 +76,6 @@ def _asked(settings: Mapping[str, Any]) -> str:
 
 def _rate(load: Load) -> float | None:
     return load.offered_rps if load.rate is None else load.rate
-
-
-def _rate_word(load: Load) -> str:
-    rate = _rate(load)
-    return DASH if rate is None else f"{rate:.4g}"
 
 
 def _rate_charts(curves: Sequence[Curve], slo_given: bool) -> list[Chart]:
@@ -137,7 +128,7 @@ def _rate_title(curves: Sequence[Curve], name: str) -> str:
     most = number(max(_of(load, name) for load, _ in found))
     best = [(load, curve) for load, curve in found if number(_of(load, name)) == most]
     labels = " and ".join(curve.label for _, curve in best)
-    rates = " and ".join(dict.fromkeys(_rate_word(load) for load, _ in best))
+    rates = " and ".join(dict.fromkeys(rate_word(load) for load, _ in best))
     whose = f" with {labels}" if labels else ""
     return f"{name.capitalize()} is {most} req/s at most{whose}, at {rates} req/s offered"
 
@@ -206,43 +197,19 @@ def _tail_title(known: Mapping[str, Sequence[Tail]], name: str) -> str:
     return f"{name} {TAIL} is {low} at {first.rate:.4g} and {high} at {last.rate:.4g} req/s{whose}"
 
 
-def _overview(curves: Sequence[Curve], slo_given: bool) -> Table:
-    head = ["setting", "knee at, req/s", "throughput at most, req/s"]
-    head += ["goodput at most, req/s", "at, req/s", "SLO met there"] if slo_given else []
-    rows = []
-    for curve in curves:
-        most = max((load.throughput_rps or 0 for load in curve.loads), default=0)
-        cells = [curve.label or "all", knee_word(curve), number(float(most))]
-        if slo_given:
-            best = None if curve.most_goodput is None else curve.loads[curve.most_goodput]
-            cells += (
-                [number(best.goodput_rps), _rate_word(best), _share(best.attainment)]
-                if best
-                else ["0", DASH, DASH]
-            )
-        rows.append(cells)
-    return Table(head, rows)
-
-
 def _loads(curve: Curve, slo_given: bool) -> Table:
     """A line for each load, its tails in ms."""
     head = ["offered, req/s", "throughput", *(["goodput", "SLO met"] if slo_given else [])]
     head += [f"{NAMES[key]} {tail}" for key in METRICS for tail in TAILS]
     rows = []
     for place, load in enumerate(curve.loads):
-        cells = [_rate_word(load) + _marks(curve, place), _with_interval(load, "throughput")]
-        cells += [_with_interval(load, "goodput"), _share(load.attainment)] if slo_given else []
+        cells = [rate_word(load) + marks(curve, place), _with_interval(load, "throughput")]
+        cells += [_with_interval(load, "goodput"), percent(load.attainment)] if slo_given else []
         for key in METRICS:
             found, resting = getattr(load, key), load.rests_on_largest.get(key, ())
             cells += [ms(found[tail]) + "*" * (tail in resting) if found else DASH for tail in TAILS]
         rows.append(cells)
     return Table(head, rows)
-
-
-def _marks(curve: Curve, place: int) -> str:
-    load = curve.loads[place]
-    knee = " knee" if curve.knee == place and curve.knee_side == "inside" else ""
-    return knee + (" †" if load.censored else "") + (" !" if load.client_limited else "")
 
 
 def _with_interval(load: Load, name: str) -> str:
@@ -251,22 +218,3 @@ def _with_interval(load: Load, name: str) -> str:
     return number(value) + (
         f" ± {(interval[1] - interval[0]) / 2:.2g}" if interval and value is not None else ""
     )
-
-
-def _share(value: float | None) -> str:
-    return DASH if value is None else f"{value:.0%}"
-
-
-def _notes(curves: Sequence[Curve]) -> list[str]:
-    """What the marks in the tables mean, where there are any."""
-    loads = [load for curve in curves for load in curve.loads]
-    found = {
-        CENSORED: any(load.censored for load in loads),
-        f"{RESTS} of a run: too few for that percentile": any(
-            any(load.rests_on_largest.values()) for load in loads
-        ),
-        "! the load generator was the limit: these loads prove nothing": any(
-            load.client_limited for load in loads
-        ),
-    }
-    return [*(note for note, here in found.items() if here), *rejections(loads)]

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from reports.curves import METRICS, TAILS, Curve, Load
-from reports.tables import is_plain
-from reports.text import DASH, RESTS, WIDTH, number, table, wrapped
+from reports.numbers import percent
+from reports.tables import DASH, WIDTH, is_plain, number, table, wrapped
+from reports.text import RESTS
 
 MOST_CURVES = 6  # that are shown one by one
 BAR_WIDTH, AXIS_WIDTH = 28, 34
@@ -48,22 +49,21 @@ def load_rows(curve: Curve, slo_given: bool) -> tuple[list[str], list[list[str]]
     columns += [f"{name} {'/'.join(tail[1:] for tail in TAILS)}" for name in ("TTFT", "TPOT", "E2E")]
     rows = []
     for place, load in enumerate(curve.loads):
-        cells = [_rate(load), number(load.throughput_rps)]
+        cells = [rate_word(load), number(load.throughput_rps)]
         if slo_given:
-            attained = DASH if load.attainment is None else f"{load.attainment:.0%}"
-            cells += [number(load.goodput_rps), attained]
+            cells += [number(load.goodput_rps), percent(load.attainment)]
         cells += [_tails(getattr(load, name), load.rests_on_largest[name]) for name in METRICS]
-        rows.append([cells[0] + _marks(curve, place), *cells[1:]])
+        rows.append([cells[0] + marks(curve, place), *cells[1:]])
     return columns, rows
 
 
-def _marks(curve: Curve, place: int) -> str:
+def marks(curve: Curve, place: int) -> str:
     load = curve.loads[place]
     knee = " k" if curve.knee == place and curve.knee_side == "inside" else ""
     return knee + (" †" if load.censored else "") + (" !" if load.client_limited else "")
 
 
-def _rate(load: Load) -> str:
+def rate_word(load: Load) -> str:
     rate = load.offered_rps if load.rate is None else load.rate
     return DASH if rate is None else f"{rate:.4g}"
 
@@ -86,7 +86,7 @@ def _picture(curve: Curve, slo_given: bool) -> str:
     """A line per load: what was done and what of it was good as a bar, tails on a logarithmic axis."""
     most = max(load.throughput_rps or 0 for load in curve.loads)
     spread = [found[tail] for load in curve.loads for found, tail in _marked(load) if found[tail] > 0]
-    labels = [_rate(load) for load in curve.loads]
+    labels = [rate_word(load) for load in curve.loads]
     width = max(5, *map(len, labels))
     bar = f"done/s, 0 to {most:.3g}" + (f" ({GOOD} good)" if slo_given else "")
     head = f"{'req/s':>{width}}  {bar:<{BAR_WIDTH}}  "
@@ -144,14 +144,14 @@ def _at_most_goodput(curve: Curve) -> list[str]:
         return ["0", DASH, DASH, DASH]
     load = curve.loads[curve.most_goodput]
     e2e = DASH if load.e2e_ms is None else short(load.e2e_ms["p95"])
-    return [number(load.goodput_rps), _rate(load), f"{load.attainment or 0:.0%}", e2e]
+    return [number(load.goodput_rps), rate_word(load), percent(load.attainment), e2e]
 
 
 def knee_word(curve: Curve) -> str:
     """At which load the knee is, or on which side of those that were tried."""
     if curve.knee is None:
         return DASH
-    rate = _rate(curve.loads[curve.knee])
+    rate = rate_word(curve.loads[curve.knee])
     return {"inside": rate, "first": f"<= {rate}", "last": f">= {rate}"}[curve.knee_side or "inside"]
 
 
@@ -170,7 +170,7 @@ def notes(curves: Sequence[Curve], slo_given: bool) -> list[str]:
         lines.append(f"{RESTS} of a run: too few for that percentile")
     if any(load.client_limited for load in loads):
         lines.append("! the load generator was the limit: these loads prove nothing")
-    repeats = max(load.repeats for load in loads)
+    repeats = max((load.repeats for load in loads), default=1)
     if repeats > 1:
         lines.append(f"means of {repeats} repeats, {_widest(loads, slo_given)}")
     return lines
@@ -194,4 +194,4 @@ def _widest(loads: Sequence[Load], slo_given: bool) -> str:
     if not found:
         return "too few for an interval"
     half, load = max(found, key=lambda each: each[0])
-    return f"{name} to ± {half:.2g} req/s or better (95 %, widest at {_rate(load)} req/s)"
+    return f"{name} to ± {half:.2g} req/s or better (95 %, widest at {rate_word(load)} req/s)"

@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from textwrap import wrap
 
-import click
-
-from ledgers.plain import plain_option
 from ledgers.printable import printable
 
 WIDTH = 80
@@ -24,7 +21,10 @@ _plain: ContextVar[bool] = ContextVar("plain", default=False)
 
 @contextmanager
 def plainly(plain: bool = True) -> Iterator[None]:
-    """Whether text is for a screen reader, while the block goes on."""
+    """Whether text is for a screen reader, while the block that makes it to be printed goes on.
+
+    What is made beside it, as a page or Markdown, has no part in that.
+    """
     before = _plain.set(plain)
     try:
         yield
@@ -34,15 +34,6 @@ def plainly(plain: bool = True) -> Iterator[None]:
 
 def is_plain() -> bool:
     return _plain.get()
-
-
-def _speak(ctx: click.Context, param: click.Parameter, plain: bool) -> None:
-    if plain:
-        ctx.with_resource(plainly())
-
-
-plain_text = plain_option(expose_value=False, callback=_speak)
-"""The flag of a command that prints for itself: all of its text is plain."""
 
 
 def ms(value: float | None) -> str:

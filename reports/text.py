@@ -40,7 +40,7 @@ STARVED_SHARE = 0.05  # of a second, from which on it is worth a word
 LEAST_ERROR_MS = 0.01  # what two digits can say
 CENSORED = "† not all completed in the window: the figure is over those that did"
 RESTS = "* rests on the largest sample"
-ATTEMPTS = "  every attempt counts here and in attainment; estimates count requests"
+ATTEMPTS = "every attempt counts here and in attainment; estimates count requests"
 LATENCIES = {
     "held_ms": "held back",
     "queue_delay_ms": "queue delay",
@@ -95,7 +95,7 @@ def heading(info: RunInfo, summary: dict[str, Any]) -> str:
 
 
 def verdict(info: RunInfo, summary: dict[str, Any]) -> str:
-    """Whether the figures may be believed, and what they are figures of, in a line or two."""
+    """Whether the figures may be believed, and what they are figures of."""
     client = summary["client"]
     against = ["it was cut short or has lost rows"] if not summary["complete"] else []
     if summary["scheduled"] and not summary["completed"]:
@@ -103,11 +103,11 @@ def verdict(info: RunInfo, summary: dict[str, Any]) -> str:
     if client and client["client_limited"]:
         against.append("CLIENT-LIMITED: " + "; ".join(client["reasons"]))
     if against:
-        return "\n".join(wrapped(f"verdict: NOT VALID, {'; '.join(against)}", then="  "))
+        return f"NOT VALID, {'; '.join(against)}"
     facts = ["interrupted, so of the time up to there"] if info.interrupted else []
     facts += ["the client kept up"] if client else []
     facts += [_censoring(summary), *_load(summary["stability"])]
-    return "\n".join(wrapped(f"verdict: valid; {'; '.join(facts)}", then="  "))
+    return f"valid; {'; '.join(facts)}"
 
 
 def _censoring(summary: dict[str, Any]) -> str:
@@ -130,19 +130,25 @@ def _load(stability: dict[str, Any] | None) -> list[str]:
     return [words[stability["verdict"]]]
 
 
-def accounting(info: RunInfo, summary: dict[str, Any]) -> str:
-    """The sum that always adds up, with the failures by class."""
+def counts(summary: dict[str, Any]) -> str:
+    """The sum that always adds up."""
     lost = summary["without_row"]
-    counts = {name: summary[name] for name in ("completed", "failed", "cancelled", "rejected", "unfinished")}
-    counts["unfinished"] -= lost
-    counts |= {"without a row": lost, "not sent": summary["not_sent"]}
-    parts = " + ".join(f"{count} {name}" for name, count in counts.items() if count)
-    retries = f" ({summary['retries']} of them retries)" if summary["retries"] else ""
-    lines = wrapped(f"{summary['scheduled']} scheduled{retries} = {parts or 'none'}", then="  ")
-    if retries:
-        lines.append(ATTEMPTS)
+    found = {name: summary[name] for name in ("completed", "failed", "cancelled", "rejected", "unfinished")}
+    found["unfinished"] -= lost
+    found |= {"without a row": lost, "not sent": summary["not_sent"]}
+    parts = " + ".join(f"{count:,} {name}" for name, count in found.items() if count)
+    retries = f" ({summary['retries']:,} of them retries)" if summary["retries"] else ""
+    return f"{summary['scheduled']:,} scheduled{retries} = {parts or 'none'}"
+
+
+def accounting(info: RunInfo, summary: dict[str, Any]) -> str:
+    """What became of all requests, with the failures by class."""
+    lost = summary["without_row"]
+    lines = wrapped(counts(summary), then="  ")
+    if summary["retries"]:
+        lines.append(f"  {ATTEMPTS}")
     if summary["trim"]:
-        lines += wrapped(_left_out(summary["trim"]), first="  ", then="    ")
+        lines += wrapped(left_out(summary["trim"]), first="  ", then="    ")
     if lost:
         lines += wrapped(_lost(lost, killed=not info.complete), first="  ", then="    ")
     for failure in summary["failures"]:
@@ -156,7 +162,7 @@ def accounting(info: RunInfo, summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _left_out(trim: dict[str, Any]) -> str:
+def left_out(trim: dict[str, Any]) -> str:
     """How many requests are in no figure, and by which rule."""
     sides = (("first", trim["begin_s"]), ("last", trim["cooldown_s"]))
     spans = " or ".join(f"the {which} {span:g} s" for which, span in sides if span)
@@ -370,7 +376,8 @@ def run_text(
     `notes` are those of whoever read the run's files, `server` what there is of the server's own metrics,
     `certainty` how well the figures are known.
     """
-    told = f"{verdict(info, summary)}\n{accounting(info, summary)}"
+    said = "\n".join(wrapped(f"verdict: {verdict(info, summary)}", then="  "))
+    told = f"{said}\n{accounting(info, summary)}"
     figures = "\n".join(filter(None, (rates(summary), littles_law(summary))))
     blocks = [heading(info, summary), told, latency_table(summary), figures, certainty]
     client = summary["client"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -12,20 +13,22 @@ from reports.charts import (
     Bar,
     Bound,
     Chart,
-    Group,
+    Effect,
     Series,
     Table,
-    bars,
+    effects,
     lines,
     percentile_points,
     scatter,
     timeline,
 )
+from reports.charts.effects import VERDICTS
 from reports.charts.scales import Scale, scale, ticks
 from reports.charts.thinning import outline, thinned
 
 HOSTILE = '</svg><script>alert("1")</script>\x00\u202e\ud800 & more'
 Y = Axis("TTFT", "ms")
+LONG = "request-of-one-long-session-0042"
 
 
 def every_kind(name: str = "name") -> list[Chart]:
@@ -44,7 +47,7 @@ def every_kind(name: str = "name") -> list[Chart]:
             note=name,
         ),
         scatter(name, name, [Series(name, points[:2])], x=axis, y=axis, identity=True),
-        bars(name, name, [name, "b"], [Group(name, [1.0, None], [(0.5, 2.0), None])], x=axis),
+        effects(name, name, [Effect(name, 40, None, 50, 5, verdict, name) for verdict in VERDICTS]),
         timeline(name, name, [Bar(name, spans, name), Bar("R02", [])], bounds=[(name, 1.0)]),
         timeline(name, name, [Bar(name, spans, name)] * 100),
         lines(name, name, [], y=axis),
@@ -188,10 +191,19 @@ def test_a_timeline_of_a_few_names_each_request() -> None:
     )
 
 
-def test_bars_end_at_their_values() -> None:
-    """Twice the value, twice the length; what is not known has no bar."""
-    chart = bars("t", "d", ["a", "b", "c"], [Group("n", [2.0, 4.0, float("inf")])], x=Axis("requests"))
-    widths = [float(each.get("width", "")) for each in parsed(chart).iter("rect")]
-    assert widths[1] == pytest.approx(2 * widths[0], abs=0.02)
-    assert len(widths) == 2
-    assert chart.table == Table(["", "n"], [["a", "2"], ["b", "4"], ["c", "-"]])
+@pytest.mark.parametrize(
+    "chart",
+    [timeline("t", "d", [Bar(LONG, [])]), effects("t", "d", [Effect(LONG, 1, 0, 2, 5, "worse", "")])],
+    ids=["timeline", "effects"],
+)
+def test_a_long_name_keeps_its_beginning_and_its_end(chart: Chart) -> None:
+    """With the mark for a cut that the tables of a terminal have too."""
+    texts = [each.text or "" for each in parsed(chart).iter("text")]
+    (name,) = [text for text in texts if text.startswith("req")]
+    assert re.fullmatch(r"req[^~]*~[^~]*-0042", name)
+
+
+def test_colours_come_from_classes() -> None:
+    """So that a page in the dark and one on paper can have others."""
+    for chart in every_kind():
+        assert not {"fill", "stroke"} & {name for each in parsed(chart).iter() for name in each.attrib}

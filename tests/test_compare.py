@@ -26,7 +26,7 @@ from reports.compare_metrics import (
     value,
 )
 from reports.compare_samples import Sample, read_sample
-from reports.compare_text import FORMS, comparison_text
+from reports.compare_text import FORMS, comparison_text, remarks, without_interval
 from tests.compared import answered, by_hand, ledger, sample, simulated
 from tests.conftest import tokentick
 
@@ -417,6 +417,24 @@ def test_what_stands_against_a_run_stands_beside_its_figures() -> None:
     for words in ("not all completed", "load generator was the limit", "the queue grew", "cut short"):
         assert words in text
     assert exit_code([found]) == 4
+
+
+def test_a_figure_without_an_interval_is_no_mark() -> None:
+    """Why it has none is said apart, once for all figures of one reason; Markdown and text say both."""
+    found = compared(by_hand([100.0] * 24), by_hand([200.0] * 24), "e2e.mean", "e2e.p50")
+    (reason, *_) = without_interval(found)
+    assert reason.startswith("no interval for e2e.mean, e2e.p50")
+    assert not [line for line in remarks(found) if "no interval" in line]
+    for text in (form(found) for form in FORMS.values()):
+        assert " ".join(text.split()).count("no interval for e2e.mean, e2e.p50") == 1
+
+
+def test_markdown_has_words_to_the_left_and_figures_to_the_right() -> None:
+    found = compared(by_hand([100.0] * 24), by_hand([200.0] * 24), "e2e.mean")
+    lines = FORMS["markdown"](found).splitlines()
+    assert lines[lines.index("| metric | before | after | diff | change | interval | verdict |") + 1] == (
+        "| --- | ---: | ---: | ---: | ---: | ---: | --- |"
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -123,12 +123,14 @@ def test_several_runs_are_each_compared_with_the_first(tmp_path: Path) -> None:
         (["a", "b", "--tolerance", "much"], "--tolerance 'much'"),
         (["a", "b", "--tolerance", "much=5%"], "--tolerance 'much'"),
         (["a", "b", "--allow", "everything"], "everything"),
+        (["a", "b", "--html", "page.html", "--json", "--diagnose"], "--diagnose"),
     ],
 )
 def test_bad_usage_is_one_line(tmp_path: Path, words: list[str], said: str) -> None:
     make(tmp_path / "a")
     make(tmp_path / "b")
     refused(tokentick("compare", *words, cwd=tmp_path), 2, said)
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_a_diagnosis_can_stand_below(tmp_path: Path) -> None:

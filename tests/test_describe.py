@@ -22,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgers.demand import Demand, demand
-from ledgers.description import Arrivals, Describer, lengths
+from ledgers.describer import Describer
+from ledgers.description import Arrivals, lengths
 from ledgers.distributions import nearest_rank
 from ledgers.errors import InputError
 from ledgers.formats.fields import Skipped, TraceRow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reports.diagnosis import PAIRS, RULES, Diagnosis
-from reports.diagnosis_text import diagnosis_markdown, diagnosis_text
+from reports.diagnosis_text import diagnosis_markdown, diagnosis_text, figure_value
 from reports.findings import Figure, Finding
 from tests.conftest import json_lines, refused, tokentick
 
@@ -80,6 +80,14 @@ def test_what_servers_say_is_shown_as_it_is() -> None:
     markdown = diagnosis_markdown(found)
     assert "| x\\|y \\# z | - |" in markdown
     assert "\\`c\\` \\<b\\>" in markdown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(999.7, "1,000 ms"), (306.2, "306 ms"), (0.1234, "0.123 ms"), (4096, "4,096 ms"), (None, "-")],
+)
+def test_figures_have_three_digits_and_no_powers_of_ten(value: float | None, shown: str) -> None:
+    assert figure_value(Figure("x", value, "ms")) == shown
 
 
 def test_every_rule_is_documented() -> None:

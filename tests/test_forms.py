@@ -305,6 +305,8 @@ def test_line_ends_are_those_of_unix(run: Path) -> None:
     ("flags", "words"),
     [
         (["--detailed"], ["--detailed", "csv"]),
+        (["--json", "--format", "csv"], ["--json", "--format csv"]),
+        (["--format", "csv", "--detailed", "--json"], ["--json", "--format csv"]),
         (["--format", "csv", "--ticks"], ["--format csv", "--ticks"]),
         (["--format", "vllm", "--diagnose"], ["--format vllm", "--diagnose"]),
         (["--json", "--ticks"], ["--ticks", "ticks.jsonl"]),

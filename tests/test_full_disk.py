@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from ledgers.rundir import Run
+import pytest
+
+from ledgers.replacing import replacing
+from ledgers.rundir import Run, replace_file
 from tests.conftest import MockServer, on_full_disk, refused, tokentick
 
 ENOUGH_FOR_SOME_ROWS = 4_000
@@ -45,3 +49,34 @@ def test_a_search_on_a_full_disk(tmp_path: Path) -> None:
     result = tokentick(*arguments, *asked, cwd=tmp_path, command=on_full_disk(1_000))
     refused(result, 2, "out/rates.jsonl")
     assert (tmp_path / "out" / "rates.jsonl").stat().st_size > 0
+
+
+def test_a_file_whose_writing_is_interrupted_is_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing lies beside it, whenever Ctrl-C came."""
+
+    def interrupted(*_: object) -> Iterator[bytes]:
+        yield b"half"
+        raise KeyboardInterrupt
+
+    path = tmp_path / "summary.json"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as file:
+        file.writelines(interrupted())
+    monkeypatch.setattr("os.fsync", lambda _: list(interrupted()))
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(path, b"new")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("summary.json", "old")]
+
+
+def test_a_link_to_a_file_stays_one(tmp_path: Path) -> None:
+    """So that a calibration or a page can lie elsewhere; also where there is no such file yet."""
+    (tmp_path / "there").mkdir()
+    link, file = tmp_path / "link.json", tmp_path / "there/file.json"
+    link.symlink_to(file)
+    for content in (b"first", b"second"):
+        replace_file(link, content)
+        assert link.is_symlink()
+        assert file.read_bytes() == content
+    assert [each.name for each in (tmp_path / "there").iterdir()] == ["file.json"]

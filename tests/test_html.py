@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
@@ -15,14 +16,15 @@ import pytest
 
 from ledgers.health import HealthSample
 from ledgers.metrics import ttft_ns
-from ledgers.rows import RequestRow
+from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter
-from ledgers.settings import Slo
+from ledgers.settings import Hardware, Slo
 from ledgers.summary import summarize
-from reports.charts import Chart, Table
-from reports.page import Section, figure, render
+from reports.charts import Table
+from reports.page import Section, render
 from reports.run_page import run_page
 from reports.run_rows import RunRows
+from reports.run_state_charts import TickColumns, in_flight_chart, kv_chart
 from tests.conftest import on_full_disk, refused, tokentick
 from tests.diagnosed import MS, S, answered
 
@@ -227,6 +229,32 @@ def test_many_requests_make_a_small_page(tmp_path: Path) -> None:
     assert "of 40,000 points the extremes" in text
 
 
+def test_a_burst_of_few_requests_is_drawn_whole(tmp_path: Path) -> None:
+    """Twenty that come and go within a thousandth of the picture's width, with nothing said of thinning."""
+    rows = [answered(i, ttft_ms=1, tokens=1, gap_s=0.002) for i in range(20)]
+    run = Run(measured(tmp_path / "run", [*rows, answered(1, ttft_ms=100_000, tokens=1)]))
+    summary = summarize(run)
+    chart = in_flight_chart(RunRows(run, summary), TickColumns([]), summary, run.info.config)
+    assert chart is not None
+    drawn = re.search(r'd="(M[^"]*)" class="line', chart.svg)
+    assert drawn is not None
+    assert drawn[1].count("V") >= 2 * 20
+    assert chart.note == ""
+
+
+@pytest.mark.parametrize("count", [1_199, 1_200, 1_201])
+def test_a_kv_curve_says_that_it_is_thinned_where_it_is(count: int) -> None:
+    """Every other tick was idle, so that each that was not makes two points."""
+    ticks = TickColumns(
+        TickRow(tick=2 * k, queue=0, prefill=0, ready=1, emitted=1, kv_reserved=k % 7 + 1, kv_cached=1)
+        for k in range(count)
+    )
+    chart = kv_chart(ticks, Hardware())
+    assert chart is not None
+    thinned = len(ticks.drawn("kv_reserved")) < len(list(ticks.steps("kv_reserved")))
+    assert thinned == bool(chart.note)
+
+
 def test_files_that_cannot_be_written(run: Path) -> None:
     """One line that names the file, exit code 2, and nothing is left behind."""
     (run.parent / "directory").mkdir()
@@ -234,8 +262,52 @@ def test_files_that_cannot_be_written(run: Path) -> None:
     for file in ("missing/page.html", "directory", ".", "run/run.json/page.html", "x" * 300):
         refused(tokentick("report", "run", "--html", file, cwd=run.parent), 2, file[:50])
     full = tokentick("report", "run", "--html", "full.html", cwd=run.parent, command=on_full_disk(10_000))
-    refused(full, 2, "full.html")
+    assert (full.returncode, full.stderr) == (2, "tokentick: full.html: File too large\n")
+    assert "verdict: " in full.stdout
     assert sorted(run.parent.iterdir()) == before
+
+
+def test_what_is_there_and_is_no_page_stays(run: Path) -> None:
+    """The run's own files, a user's text, a device: refused before anything is read, and named."""
+    (run.parent / "notes.txt").write_text("mine")
+    before = (run / "run.json").read_bytes()
+    for file in ("run/run.json", "notes.txt", "/dev/null"):
+        refused(tokentick("report", "run", "--html", file, cwd=run.parent), 2, f"--html {file}: exists")
+    refused(tokentick("report", "no", "--html", "no/x.html", cwd=run.parent), 2, "--html no/x.html: No such")
+    assert (run / "run.json").read_bytes() == before
+    assert (run.parent / "notes.txt").read_text() == "mine"
+    assert not Path("/dev/null").is_file()
+    (run.parent / "notes.txt").unlink()
+
+
+def test_a_page_is_the_same_beside_text_for_a_screen_reader(run: Path) -> None:
+    plain = tokentick("report", "run", "--plain", "--html", "plain.html", cwd=run.parent)
+    assert "\nTTFT: p50 " in plain.stdout
+    assert (run.parent / "plain.html").read_bytes() == (run.parent / "page.html").read_bytes()
+
+
+def test_verdict_and_counts_are_those_of_text_and_markdown(tmp_path: Path) -> None:
+    """Of a run that was interrupted, with a request that has no row and one that was tried again."""
+    rows = [answered(i, sent_ns=i * S) for i in range(4)]
+    rows[3].retry_of = rows[2].id
+    path = measured(tmp_path / "run", rows)
+    info = json.loads((path / "run.json").read_text())
+    info["interrupted"], info["ledger"]["requests"] = True, 5
+    (path / "run.json").write_text(json.dumps(info))
+    text, markdown = (
+        " ".join(tokentick("report", "run", *form, cwd=tmp_path).stdout.split())
+        for form in ([], ["--format", "markdown"])
+    )
+    said = Page(page_of(path)).said("p")
+    counts = next(each for each in said if " scheduled " in each).removesuffix(".")
+    verdict = said[said.index(f"{counts}.") - 1].removesuffix(".")
+    assert "(1 of them retries) = " in counts
+    for other in (text, markdown):
+        assert f"{counts} " in other
+        assert (
+            f"verdict: {verdict[0].lower() if verdict.startswith('Valid') else verdict[0]}{verdict[1:]} "
+            in other
+        )
 
 
 def test_what_does_not_go_with_a_page_is_refused(run: Path) -> None:
@@ -276,11 +348,3 @@ def test_columns_of_numbers_are_aligned_by_their_last_digit() -> None:
     page = Page(render("t", [Section("s", tables=[table])]))
     heads = [attributes.get("class") for tag, attributes in page.tags if attributes.get("scope") == "col"]
     assert heads == [None, "n", None]
-
-
-def test_a_figure_can_stand_in_another_page() -> None:
-    """Alone, with a heading of the level that is asked for, in its language."""
-    chart = Chart("<title>", "about", "<svg></svg>", Table(["x"], [["1"]]))
-    page = Page(figure(chart, lang="zh-Hans", level=4))
-    assert page.said("h4") == ["<title>"]
-    assert page.said("summary") == ["数据"]

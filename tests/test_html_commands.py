@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgers.errors import InputError
+from reports.html_file import save_page
 from tests.conftest import on_full_disk, refused, tokentick
 from tests.test_compare_command import make
 from tests.test_html_pages import parsed
@@ -31,6 +33,20 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
+OWN_FILES = {"agree": "agreement.json", "calibrate": "calibration.json", "sweep": "points.jsonl"}
+
+
+@pytest.mark.parametrize("command", OWN_FILES)
+def test_a_page_takes_the_place_of_none_of_the_command_s_files(tmp_path: Path, command: str) -> None:
+    """Neither of one below --out, nor of that directory itself or one above it: nothing is begun."""
+    for file in (f"out/{OWN_FILES[command]}", f"./x/../out/{OWN_FILES[command]}", "out", "."):
+        refused(tokentick(*LONG[command], "--html", file, cwd=tmp_path), 2, f"--html {Path(file)}")
+    (tmp_path / "below").mkdir()
+    nested = (*LONG[command][:-1], "below/out")
+    refused(tokentick(*nested, "--html", "below", cwd=tmp_path), 2, "--html below")
+    assert os.listdir(tmp_path) == ["below"]
+
+
 def test_what_is_there_and_is_no_page_stays(tmp_path: Path) -> None:
     """A directory, a file of something else, a device: each with one line that names it."""
     runs = [str(make(tmp_path / name)) for name in ("before", "after")]
@@ -38,6 +54,8 @@ def test_what_is_there_and_is_no_page_stays(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("arrival_s,prompt_tokens\n")
     for file in ("folder", "trace.csv", "/dev/null"):
         refused(tokentick("compare", *runs, "--html", file, cwd=tmp_path), 2, f"--html {file}")
+        with pytest.raises(InputError):  # nor where it has come in the meantime
+            save_page(tmp_path / file, "<!doctype html>")
     assert (tmp_path / "trace.csv").read_text() == "arrival_s,prompt_tokens\n"
     assert not Path("/dev/null").is_file()
 
@@ -59,10 +77,12 @@ def test_a_comparison_is_written_as_well_and_replaced(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
+    """The verdict is printed before the page is written, so it is not lost."""
     runs = [str(make(tmp_path / name, count=20)) for name in ("before", "after")]
     (tmp_path / "page.html").write_text("<!doctype html>old")
     result = tokentick("compare", *runs, "--html", "page.html", cwd=tmp_path, command=on_full_disk(8_000))
-    refused(result, 2, "page.html", "File too large")
+    assert (result.returncode, result.stderr) == (2, "tokentick: page.html: File too large\n")
+    assert "verdict: " in result.stdout
     assert (tmp_path / "page.html").read_text() == "<!doctype html>old"
     assert sorted(os.listdir(tmp_path)) == ["after", "before", "page.html"]
 
@@ -82,6 +102,46 @@ def test_a_sweep_that_has_not_ended_has_no_page(tmp_path: Path) -> None:
     tokentick(*SWEEP, "--out", "out", "--quiet", cwd=tmp_path)
     (tmp_path / "out" / "curves.json").unlink()
     refused(tokentick("report", "out", "--html", "page.html", cwd=tmp_path), 2, "curves.json")
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("swept")
+    tokentick(*SWEEP, "--out", "out", "--quiet", cwd=path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--json"],
+        ["--warmup", "1"],
+        ["--against", "x"],
+        ["--format", "csv", "--detailed"],
+        ["--require", "e2e.p95<=1"],
+    ],
+)
+def test_flags_for_a_run_are_refused_beside_a_directory_of_several(swept: Path, flags: list[str]) -> None:
+    result = tokentick("report", "out", "--html", "page.html", *flags, cwd=swept)
+    refused(result, 2, f"{flags[0]}: is for a run", "out")
+    assert not (swept / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("sweep.json", "{}", "ledger"),
+        ("sweep.json", '{"ledger": {"name": "x"}}', "requests"),
+        ("find.json", '{"settings": []}', "require"),
+        ("agreement.json", '{"policies": {}}', "has no policies"),
+        ("agreement.json", "{", "truncated"),
+        ("calibration.json", "{}", "calibrated_at"),
+    ],
+)
+def test_a_damaged_directory_is_named(tmp_path: Path, file: str, content: str, words: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / file).write_text(content)
+    refused(tokentick("report", "out", "--html", "page.html", cwd=tmp_path), 2, f"out/{file}: ", words)
 
 
 def test_a_directory_of_nothing_known_is_refused(tmp_path: Path) -> None:
@@ -108,3 +168,10 @@ def test_an_agreement_leaves_its_page_and_says_where(tmp_path: Path) -> None:
     assert again.stdout == page
     one = tokentick("report", "out/chunked", "--html", "-", cwd=tmp_path)
     assert parsed(one.stdout)["h1"] == texts["h1"]
+    summary = tmp_path / "out" / "chunked" / "simulated" / "summary.json"
+    summary.write_text("{")
+    refused(tokentick("report", "out", "--html", "-", cwd=tmp_path), 2, "simulated/summary.json: Input data")
+    summary.unlink()
+    refused(
+        tokentick("report", "out", "--html", "-", cwd=tmp_path), 2, "simulated/summary.json: No such file"
+    )

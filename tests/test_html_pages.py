@@ -14,20 +14,26 @@ import pytest
 from ledgers.rows import RequestRow, TickRow
 from ledgers.settings import Hardware
 from reports.agree_charts import Ledgers, kv_chart, time_charts, timeline_of
+from reports.agree_page import agreement_page
 from reports.agreement import Agreement, RequestAgreement
+from reports.agreement_text import FIGURES, MEANING, PolicyResult, side_rows
 from reports.calibration_page import calibration_page
-from reports.charts import Chart
+from reports.calibration_text import answer_words, cells, reasons
+from reports.charts import Chart, Effect, effects
 from reports.compare import Sides, compare
 from reports.compare_metrics import Metric
 from reports.compare_page import comparison_page
 from reports.curves import Curve, Load
-from reports.effects_chart import EffectRow, effects_chart
 from reports.find import Found
 from reports.find_page import find_page
+from reports.find_text import answer_lines
+from reports.find_text import tried as tried_rows
 from reports.plan import Plan
 from reports.schedule import Schedule
 from reports.search import Answer, Verdict
 from reports.sweep_page import sweep_page
+from reports.sweep_text import notes
+from reports.text import CENSORED
 from reports.timing import Timing
 from reports.trial import Candidate, Evidence
 from tests.compared import by_hand
@@ -102,8 +108,18 @@ def test_a_calibration_says_how_far_stamps_are_right() -> None:
 def test_a_calibration_in_which_nothing_was_found_has_a_page() -> None:
     lost = rung("staggered", 1, first_ms=None, token_ms=None, verdict="server-limited", reasons=["late"])
     texts = parsed(calibration_page(calibration(lost)))
-    assert "staggered at 1 stream, 50 tokens/s: late" in texts["p"]
+    assert "staggered, 1 stream: late; the mock cannot go higher" in texts["p"]
     assert any("at no load that was tried" in text for text in texts["p"])
+
+
+def test_a_calibration_has_the_answer_the_reasons_and_the_cells_of_a_terminal() -> None:
+    found = calibration(
+        rung("staggered", 10, 0.02, 0.3),
+        rung("staggered", 1_000, 0.04, 2.0, cpu_share=0.62, verdict="server-limited", reasons=["late"]),
+    )
+    page = calibration_page(found)
+    assert {answer_words(found), *reasons(found.rungs[1])} <= set(parsed(page)["p"])
+    assert all(cells(each) in rows(page) for each in found.rungs)
 
 
 # Sweep
@@ -153,9 +169,9 @@ def test_a_sweep_says_what_was_most_and_where_tails_grew() -> None:
     assert "100 requests of made; simulated; 3 repeats each; SLO TTFT 500 ms." in texts["p"]
     assert "Goodput is 7.50 req/s at most with fast, at 8 req/s offered" in texts["h3"]
     assert "TTFT p99 is 40.0 ms at 2 and 4000 ms at 8 req/s with slow" in texts["h3"]
-    assert ["slow", "4", "7.75", "3.50", "4", "88%"] in rows(page)
-    assert ["fast", ">= 8", "7.75", "7.50", "8", "94%"] in rows(page)
-    assert any(row[0] == "4 knee" and row[2] == "3.50 ± 0.25" for row in rows(page))
+    assert ["slow", "4", "7.75", "3.50", "4", "88%", "40"] in rows(page)
+    assert ["fast", ">= 8", "7.75", "7.50", "8", "94%", "30"] in rows(page)
+    assert any(row[0] == "4 k" and row[2] == "3.50 ± 0.25" for row in rows(page))
     assert any(row[0] == "8 †" for row in rows(page))
     assert page == sweep_page(asked(), curves())
 
@@ -171,7 +187,7 @@ def test_tails_of_those_that_completed_are_not_drawn_as_those_of_all() -> None:
     lines = re.findall(r'd="(M[^"]*)" class="line s1"', tails)
     assert [line.count("L") for line in lines if "L" in line] == [1, 1]
     assert tails.count("TTFT p99 †") >= 1
-    assert tails.count("† points that no line joins") == 2
+    assert tails.count("Points that no line joins, †") == 2
 
 
 def test_settings_that_do_as_much_are_all_named() -> None:
@@ -183,6 +199,13 @@ def test_settings_that_do_as_much_are_all_named() -> None:
     assert title in parsed(sweep_page(asked(), [one, same]))["h3"]
     title = "Goodput is 3.00 req/s at most with one and other, at 4 and 5 req/s offered"
     assert title in parsed(sweep_page(asked(), [one, other]))["h3"]
+
+
+def test_a_sweep_has_the_notes_of_a_terminal_and_no_others() -> None:
+    """The rule of the knee, what the dagger means, and how far the repeats can be trusted."""
+    said = parsed(sweep_page(asked(), curves()))["p"]
+    assert len(notes(curves(), True)) == 3
+    assert [words for words in said if words[0] in "k†*!m"] == notes(curves(), True)
 
 
 def test_the_knee_and_the_intervals_are_drawn() -> None:
@@ -231,27 +254,56 @@ def test_a_search_says_the_rate_and_the_evidence_at_each() -> None:
     page = find_page(SEARCH, found)
     texts = parsed(page)
     assert texts["h1"] == ["Highest rate that keeps ttft.p95<=500"]
-    assert "chunked: highest rate that keeps it is 10 req/s." in texts["p"]
+    assert "chunked: highest rate that keeps it: 10 req/s." in texts["p"]
     assert "chunked: ttft.p95<=500 is kept up to 10 req/s and is missed from 10.4 req/s on" in texts["h3"]
     assert "chunked: at 10.4 req/s the queue grows by 12.0% of what arrives" in texts["h3"]
     assert ["10.4", "missed", "90.00%", "88.00%", "92.00%", "95.00%", "4,000", "3,000"] in rows(page)
     assert page == find_page(SEARCH, found)
 
 
+def test_a_search_has_the_answer_and_the_evidence_of_a_terminal() -> None:
+    """Also that a rate above was kept again; a share is in percent where no second half is known."""
+    seen = candidate(10, "kept", 0.99, 0.98, 0.995, 0.001)
+    late = msgspec.structs.replace(seen.evidence[0], second_half=None)
+    tried = [msgspec.structs.replace(seen, evidence=[late])]
+    found = Found({}, "", Answer("found", 10, 10.4, [], [12]), 8_000, tried)
+    first, *others = answer_lines(found, 0.95)
+    assert "not monotone: kept again at 12 req/s" in others
+    assert {f"{first}.", *others} <= set(parsed(find_page(SEARCH, [found]))["p"])
+    assert "99.00%" in tried_rows(found)[1][0]
+
+
+def test_what_needs_load_is_not_called_missed_from_the_lowest_rate_on() -> None:
+    """Missed at 1 for want of load, kept at 5 and 10, missed again at 20; and missed at each of two."""
+    verdicts: list[tuple[float, Verdict]] = [(1, "missed"), (5, "kept"), (10, "kept"), (20, "missed")]
+    tried = [candidate(rate, verdict, 0.95, 0.9, 0.97, 0.0) for rate, verdict in verdicts]
+    answer = Answer("open", 10, 20, [], [], [1])
+    texts = parsed(find_page(SEARCH, [Found({}, "", answer, 4_000, tried)]))
+    assert "ttft.p95<=500 is kept from 5 to 10 req/s and is missed from 20 req/s on" in texts["h3"]
+    never = Found({}, "", Answer("never", None, 1, [], []), 4_000, [tried[0], tried[3]])
+    assert "ttft.p95<=500 is missed at every rate" in parsed(find_page(SEARCH, [never]))["h3"]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer("never", None, 10, [], []), "kept at no rate tried, down to 10 req/s."),
-        (Answer("always", 10, None, [], []), "kept at every rate tried, up to 10 req/s."),
+        (
+            Answer("never", None, 10, [], []),
+            "kept at no rate tried, down to 10 req/s: the highest lies below.",
+        ),
+        (
+            Answer("always", 10, None, [], []),
+            "kept at every rate tried, up to 10 req/s: the highest lies beyond.",
+        ),
         (
             Answer("open", 10, 12, [11], []),
-            "kept up to 10 req/s, missed from 12 req/s, "
-            "what is left is not resolvable with so many requests.",
+            "kept up to 10 req/s, missed from 12 req/s; "
+            "what is between is not resolvable in 4,000 requests: ttft.p95<=500.",
         ),
     ],
 )
 def test_a_search_without_an_answer_says_what_it_knows(answer: Answer, said: str) -> None:
-    tried = [candidate(10, "open", 0.95, 0.9, 0.97, 0.0)]
+    tried = [candidate(rate, "open", 0.95, 0.9, 0.97, 0.0) for rate in (10, 11)]
     page = find_page(SEARCH, [Found({}, "", answer, 4_000, tried)])
     assert said in parsed(page)["p"]
 
@@ -280,8 +332,8 @@ def test_a_comparison_says_verdict_effect_and_percentiles() -> None:
     assert page == compared()
 
 
-def effect(name: str, middle: float | None, low: float | None, high: float | None, verdict: str) -> EffectRow:
-    return EffectRow(name, middle, low, high, 5.0, verdict, "")
+def effect(name: str, middle: float | None, low: float | None, high: float | None, verdict: str) -> Effect:
+    return Effect(name, middle, low, high, 5.0, verdict, "")
 
 
 def whiskers(chart: Chart) -> list[str]:
@@ -290,10 +342,10 @@ def whiskers(chart: Chart) -> list[str]:
 
 def test_an_effect_stands_where_its_change_is_on_its_side_of_none() -> None:
     """The axis goes as far to either side, so no change stands in its middle."""
-    both = effects_chart("t", "d", [effect("a", 40, 30, 50, "worse"), effect("b", -40, -50, -30, "better")])
+    both = effects("t", "d", [effect("a", 40, 30, 50, "worse"), effect("b", -40, -50, -30, "better")])
     zero = re.search(r'd="M([\d.]+) [^"]*" class="axis"', both.svg)
-    worse = re.findall(r'<rect x="([\d.]+)"[^>]*fill="var\(--bad\)"', both.svg)[-1]
-    better = re.findall(r'<circle cx="([\d.]+)"[^>]*fill="var\(--good\)"', both.svg)[-1]
+    worse = re.findall(r'<rect x="([\d.]+)"[^>]*class="worse"', both.svg)[-1]
+    better = re.findall(r'<circle cx="([\d.]+)"[^>]*class="better"', both.svg)[-1]
     assert zero
     half = 4.5  # of the square, whose place is its corner
     assert float(worse) + half - float(zero[1]) == pytest.approx(float(zero[1]) - float(better), abs=0.02)
@@ -302,7 +354,7 @@ def test_an_effect_stands_where_its_change_is_on_its_side_of_none() -> None:
 def test_an_end_without_a_bound_is_an_arrow() -> None:
     """Both ends have a stroke across; where one is not known there is a tip in its place."""
     known, unbound = whiskers(
-        effects_chart("t", "d", [effect("a", 1, 0, 2, "worse"), effect("b", 1, None, 2, "cannot tell")])
+        effects("t", "d", [effect("a", 1, 0, 2, "worse"), effect("b", 1, None, 2, "cannot tell")])
     )
     assert known.count("v8") == 2
     assert unbound.count("v8") == 1
@@ -423,6 +475,34 @@ def test_each_request_has_its_measured_bar_above_the_simulated_one() -> None:
         "R02 measured",
         "simulated",
     ]
+
+
+def test_an_agreement_says_what_a_terminal_says() -> None:
+    """Its verdict, and measured beside simulated: the queue delay of the one is the server's."""
+    latency = dict.fromkeys(("p50", "p95", "p99"), 20.0)
+    simulated = {**dict.fromkeys(FIGURES, 3), "censored": True, "rests_on_largest": {}}
+    simulated |= dict.fromkeys(("queue_delay_ms", "ttft_ms", "tpot_ms", "e2e_ms"), latency)
+    measured = {**simulated, "censored": False, "queue_delay_ms": None}
+    served = {**measured, "queue_delay_ms": {**latency, "p50": 10.0}}
+    results = [PolicyResult("chunked", agreement(), measured, served, simulated)]
+    page = agreement_page("toy", "agree", results, [ledgers()])
+    assert f"AGREE: {MEANING['agree']}." in parsed(page)["p"]
+    assert "2 of 2" in rows(page)[1]
+    assert ["queue ms p50", "10.0", "20.0†"] in rows(page)
+    assert ["TTFT ms p99", "20.0", "20.0†"] in rows(page)
+    columns, text_rows, marks = side_rows(results)
+    assert ["queue ms p50", "10.0|20.0†"] in text_rows
+    assert (columns, marks) == (["measured|sim.", "chunked"], [CENSORED])
+    assert CENSORED in parsed(page)["p"]
+
+
+def test_a_long_id_is_cut_once_and_keeps_which_bar_it_is() -> None:
+    id = "request-of-one-long-session-0042"
+    found = agreement()
+    found.requests = [RequestAgreement(id=id, schedule_equal=True, moved=[], plan_differs=False)]
+    svg = timeline_of("chunked", found, ledgers()).svg
+    (name,) = re.findall(r">(r[^<]* measured)<", svg)
+    assert re.fullmatch(r"r\w+~\S*42 measured", name)
 
 
 # What comes from elsewhere

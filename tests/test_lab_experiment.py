@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from ledgers.rows import RequestRow
 from reports.diagnosis_waits import Admitted, waits
-from reports.lab.experiment import experiment, simulation, toy
+from reports.lab.experiment import experiment, makespan_ns, simulation, toy
 from reports.lab.setting import POLICIES, SettingError, parse_strictly
 from tests.conftest import tokentick
 
@@ -166,6 +167,14 @@ def test_what_would_take_too_many_ticks_is_refused() -> None:
     """150 s of arrivals in ticks of 20 ms are 7,500 of them."""
     with pytest.raises(SettingError, match="more than 3,000 ticks"):
         experiment(parse_strictly("rate=0.1&tick=0.02"))
+
+
+def test_a_makespan_begins_with_the_first_arrival() -> None:
+    rows = [
+        RequestRow(id="R", prompt_tokens=1, output_tokens=1, arrival_ns=arrival, end_ns=end)
+        for arrival, end in ((30, 90), (20, 70))
+    ]
+    assert makespan_ns(rows) == 70
 
 
 def test_nothing_is_computed_for_the_policy_in_focus_alone() -> None:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ledgers.settings import PRESETS
 from reports.lab.experiment import experiment
-from reports.lab.setting import knobs, parse
+from reports.lab.misses import misses
+from reports.lab.setting import Setting, knobs, parse
 from reports.lab.view import happened, page, why
 from reports.lab.words import CATALOGUE, LANGUAGES, words
 
@@ -26,7 +28,7 @@ POLICIES = ("immediate", "static", "continuous", "chunked")
 
 def shown(query: str, lang: str = "en") -> dict[str, Any]:
     setting, problems = parse(query)
-    return page(experiment(setting), knobs(setting), lang, problems)
+    return page(experiment(setting), knobs(setting), lang, problems, query)
 
 
 def rendered(query: str, lang: str = "en") -> str:
@@ -58,8 +60,9 @@ def _fields(text: str) -> set[str]:
 def test_chinese_is_chinese() -> None:
     """A text left in English would have no Chinese character; names of figures and machines may."""
     untranslated = [key for key, text in words("zh").items() if not re.search("[\u4e00-\u9fff]", text)]
-    names = {"lang", "joint", "then", "of", "token", "kv", "knob_tick", "slider", "js_ms"}
-    assert {key for key in untranslated if not key.startswith(("col_", "fig_"))} <= names
+    names = {"lang", "joint", "comma", "then", "of", "token", "kv", "knob_tick", "slider"}
+    names |= {"js_ms", "js_of", "js_comma"}
+    assert {key for key in untranslated if not key.startswith(("col_", "fig_", "bound_"))} <= names
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -109,12 +112,20 @@ def test_the_outcome_is_that_of_the_worked_examples(preset: str) -> None:
         assert ("†" in figures["E2E p50, ms"][place]) is known["censored"]
 
 
+def test_every_part_of_the_setting_is_on_the_page() -> None:
+    """What can be asked for can be turned, or is a link."""
+    found = shown("preset=busy")
+    assert {knob["name"] for knob in found["knobs"]} == {*Setting._fields} - {"lang"}
+    assert [preset.key for preset in found["presets"]] == [*PRESETS]
+
+
 def test_a_picture_shows_each_token_and_each_tick() -> None:
     """63 answers' tokens, and a column for every tick that can be stepped to."""
     found = shown("preset=busy")
     tokens = re.search(r'<path d="([^"]*)" class="tokens"', found["focus_svg"])
     assert tokens is not None
     assert tokens[1].count("M") == 63
+    assert 'class="tokens' not in shown("preset=busy&tick=0.02&rate=1")["focus_svg"], "they would touch"
     assert found["focus_svg"].count('class="column"') == len(found["ticks"])
 
 
@@ -125,22 +136,74 @@ def test_a_large_budget_is_said_and_not_drawn() -> None:
     assert 'class="budget"' not in found["focus_svg"]
 
 
+SLO = {"ttft": 400.0, "tpot": 100.0, "slo": 900.0}
+LATE = {"ttft_ms": 400.5, "tpot_ms": 100.0, "e2e_ms": 900.1, "censored": True}
+
+
+def test_a_miss_names_its_bounds() -> None:
+    """What is at its bound is met; so is what has none."""
+    late = {**LATE, "met_slo": False}
+    assert misses(late, SLO) == ["ttft", "slo", "window"]
+    assert misses({**late, "censored": False}, {**SLO, "ttft": None}) == ["slo"]
+    assert misses({**late, "met_slo": True}, SLO) == []
+
+
+def test_every_miss_has_a_reason() -> None:
+    """In all presets, with a TTFT and a TPOT bound as well."""
+    for preset in ("steady", "head-of-line", "busy", "overload"):
+        found = experiment(parse(f"preset={preset}&ttft=400&tpot=120")[0])
+        for request in (request for policy in found["policies"] for request in policy["requests"]):
+            assert bool(misses(request, found["setting"])) is not request["met_slo"]
+
+
+def test_a_bar_ends_at_the_last_token() -> None:
+    """R01 is done at 1.5 s, before its bound of 1.55 s: its bar ends before the line as well."""
+    svg = shown("preset=head-of-line")["focus_svg"]
+    row = svg[svg.index(">R01</text>") :]
+    bar = re.search(r"R01: Decode from \S+ to (\S+) s", row)
+    assert bar is not None
+    assert bar[1] == "1.50"
+
+
+def test_the_windows_end_is_drawn_where_it_is_early() -> None:
+    """Under `immediate` some are done after it; under `continuous` all are, long before."""
+    found = shown("preset=busy")
+    assert 'class="window-end"' in found["outcomes"][0].svg
+    assert "9 not done when the window closed" in found["outcomes"][0].why
+    assert not found["focus_window"], "its own picture ends before"
+
+
+def test_an_emptied_knob_goes_back_to_its_preset() -> None:
+    """Which the address keeps, and the knob shows in grey."""
+    found = shown("preset=busy&rate=9&ttft=450", "en")
+    assert found["query"] == "preset=busy&rate=9&ttft=450"
+    grey = {knob["name"]: knob["placeholder"] for knob in found["knobs"] if not knob["choices"]}
+    assert grey == {
+        "rate": "8", "batch": "4", "wait": "0.2", "chunk": "8", "slo": "1550", "ttft": "no bound",
+        "tpot": "no bound", "tick": "0.1",
+    }  # fmt: skip
+    assert shown("preset=busy&rate=&ttft=")["query"] == "preset=busy"
+
+
 def test_why_names_the_cause_and_who_waited_longest() -> None:
     """By request and tick, whatever the number of those who were waited for."""
-    policy = {
+    policy: dict[str, Any] = {
         "requests": [
-            {"id": "R01", "met_slo": True, "queue_delay_ms": 0.0},
-            {"id": "R02", "met_slo": False, "queue_delay_ms": 210.0},
+            {**LATE, "id": "R01", "met_slo": True, "queue_delay_ms": 0.0},
+            {**LATE, "id": "R02", "met_slo": False, "queue_delay_ms": 1210.0},
         ],
         "ticks": [
             {"waits": [{"id": "R02", "why": "kv", "for": ["R01"]}]},
             {"waits": [{"id": "R02", "why": "kv", "for": ["R01"]}, {"id": "R01", "why": "slots", "for": []}]},
         ],
     }
-    assert why(policy, words("en")) == (
-        "1 missed the SLO. Of 3 ticks that requests waited, 2 were because the KV cache had no room. "
-        "R02 queued longest, for 210.0 ms."
+    assert why(policy, SLO, words("en")) == (
+        "1 missed the SLO: 1 by TTFT, 1 by E2E, 1 not done when the window closed. "
+        "Waiting came to 3 request-ticks, most often because it did not fit into the KV cache beside what "
+        "others held (2). R02 queued longest, for 1,210.0 ms."
     )
+    policy["ticks"] = policy["ticks"][:1]
+    assert "came to 1 request-tick, because" in why(policy, SLO, words("en"))
 
 
 def test_events_of_a_kind_are_told_together() -> None:
@@ -150,10 +213,16 @@ def test_events_of_a_kind_are_told_together() -> None:
 
 def test_what_cannot_be_used_is_said_in_the_language_of_the_page() -> None:
     """With the field's own name and its bounds; hostile text stays text."""
-    assert shown("rate=0")["problems"] == [
-        "Arrival rate: that is not a number from 0.1 to 100. The default is used."
-    ]
-    assert "到达速率" in shown("rate=0", "zh")["problems"][0]
+    said = {
+        "rate=0": "Arrival rate: that is not a number from 0.1 to 100. The default is used.",
+        "rate=1.2345": "Arrival rate: that has more than three decimals. The default is used.",
+        "batch=2.5": "Batch size: that is not a whole number. The default is used.",
+        "rate=2&rate=3": "Arrival rate: it is given twice. The first one is used.",
+    }
+    for query, text in said.items():
+        assert [problem.text for problem in shown(query)["problems"]] == [text]
+        assert shown(query, "zh")["problems"][0].text.isascii() is False
+    assert 'aria-invalid="true" aria-describedby="knob-rate-is problem-rate"' in rendered("rate=0")
     html = rendered("hardware=%3Cscript%3Ealert(1)%3C/script%3E&%3Cimg%3E=1")
     assert "<script>alert" not in html
     assert "<img>" not in html
@@ -162,8 +231,10 @@ def test_what_cannot_be_used_is_said_in_the_language_of_the_page() -> None:
 def test_the_script_has_the_words_it_asks_for() -> None:
     """Each by its name, and none that nobody asks for."""
     script = "".join((LAB / "static" / name).read_text() for name in ("lab.js", "live.js"))
-    asked = set(re.findall(r'(?:say|tell|end)\("(\w+)"', script))
+    asked = set(re.findall(r'(?:say|tell|end)\("(\w+)"|lab\.words\.(\w+)', script))
+    asked = {name for pair in asked for name in pair if name}
     there = set(shown("")["script_words"])
     assert asked <= there
     by_state = {"starting", "running", "comparing", "stopped", "agree", "disagree", "inconclusive"}
-    assert there - asked <= by_state
+    assert {key for key in there - asked if not key.startswith("error_")} <= by_state
+    assert {"error_run_going_on", "error_busy", "error_too_long"} <= there

@@ -8,16 +8,22 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
+from aiohttp.streams import StreamReader
+from aiohttp.test_utils import make_mocked_request
 
+from reports.lab.app import Lab
 from reports.lab.experiment import experiment
-from reports.lab.setting import parse_strictly
+from reports.lab.live import LiveRuns
+from reports.lab.setting import Setting, SettingError, parse_strictly
 from tests.conftest import COMMAND, tokentick
 
 FAST = "rate=100&tick=0.02&policy=chunked"  # 0.15 s of arrivals, and less than a second in all
@@ -170,14 +176,19 @@ def test_a_page_with_a_bad_value_is_still_a_page(lab: RunningLab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "field"),
-    [("rate=0", "rate"), ("batch=65", "batch"), ("policy=x", "policy"), ("x=" + "1" * 600, None)],
+    ("query", "error"),
+    [
+        ("rate=2&rate=3", {"field": "rate", "code": "given_twice", "values": {}}),
+        ("x=" + "1" * 600, {"field": None, "code": "query_too_long", "values": {"most": 512}}),
+        ("rate=0.1&tick=0.02", {"field": None, "code": "too_many_ticks", "values": {"most": 3000}}),
+    ],
 )
-def test_a_bad_setting_is_refused_by_its_field(lab: RunningLab, query: str, field: str | None) -> None:
+def test_a_bad_setting_is_refused_by_its_field(lab: RunningLab, query: str, error: Mapping[str, Any]) -> None:
+    """With a message for who reads, and a code and figures for a page that says it in its own words."""
     answer = lab.ask("GET", f"/api/experiment?{query}")
     assert answer.status == 400
-    assert answer.json["error"]["field"] == field
     assert answer.json["error"]["message"]
+    assert answer.json["error"] == {**error, "message": answer.json["error"]["message"]}
 
 
 # What it does not let in
@@ -205,7 +216,15 @@ def test_another_name_for_this_machine_is_refused(lab: RunningLab, host: str) ->
     """A page elsewhere can have its own name mean 127.0.0.1, and would then read what we answer."""
     answer = lab.ask("GET", "/api/experiment", headers={"Host": host.format(port=lab.port)})
     assert answer.status == 421
-    assert "policies" not in answer.json
+    assert answer.json["error"]["code"] == "wrong_host"
+
+
+def test_a_target_names_this_page_too(lab: RunningLab) -> None:
+    """A target in absolute form counts as much as the Host header."""
+    own = f"localhost:{lab.port}"
+    for authority, status in ((own, 200), (f"LOCALHOST:{lab.port}", 200), ("lab.example.org", 421)):
+        target = f"http://{authority}/static/lab.css"
+        assert lab.ask("GET", target, headers={"Host": own}).status == status, target
 
 
 def test_localhost_is_this_machine_too(lab: RunningLab) -> None:
@@ -227,30 +246,31 @@ def test_another_page_cannot_start_or_stop_anything(
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "kind", "status"),
+    ("method", "path", "body", "kind", "status", "code"),
     [
-        ("GET", "/api/runs", b"", "application/json", 405),
-        ("PUT", "/api/runs", b"{}", "application/json", 405),
-        ("POST", "/", b"{}", "application/json", 405),
-        ("POST", "/api/experiment", b"{}", "application/json", 405),
-        ("POST", "/api/runs", b'{"query": ""}', "text/plain", 415),
-        ("POST", "/api/runs", b"query=", "application/x-www-form-urlencoded", 415),
-        ("POST", "/api/runs", b"{", "application/json", 400),
-        ("POST", "/api/runs", b'{"query": 1}', "application/json", 400),
-        ("POST", "/api/runs", b'{"command": "x"}', "application/json", 400),
-        ("POST", "/api/runs", b'{"query": "rate=0"}', "application/json", 400),
-        ("POST", "/api/runs", b'{"query": "' + b"x" * 5_000 + b'"}', "application/json", 413),
-        ("GET", "/api/runs/none/events", b"", "application/json", 404),
-        ("DELETE", "/api/runs/none", b"", "application/json", 404),
+        ("DELETE", "/api/runs", b"", "application/json", 405, "wrong_method"),
+        ("PUT", "/api/runs", b"{}", "application/json", 405, "wrong_method"),
+        ("POST", "/", b"{}", "application/json", 405, "wrong_method"),
+        ("POST", "/api/experiment", b"{}", "application/json", 405, "wrong_method"),
+        ("POST", "/api/runs", b'{"query": ""}', "text/plain", 415, "wrong_type"),
+        ("POST", "/api/runs", b"query=", "application/x-www-form-urlencoded", 415, "wrong_type"),
+        ("POST", "/api/runs", b"{", "application/json", 400, "bad_request"),
+        ("POST", "/api/runs", b'{"query": 1}', "application/json", 400, "bad_request"),
+        ("POST", "/api/runs", b'{"command": "x"}', "application/json", 400, "bad_request"),
+        ("POST", "/api/runs", b'{"query": "rate=0"}', "application/json", 400, "out_of_range"),
+        ("POST", "/api/runs", b'{"query": "' + b"x" * 5_000 + b'"}', "application/json", 413, "too_large"),
+        ("GET", "/api/runs/none/events", b"", "application/json", 404, "not_found"),
+        ("DELETE", "/api/runs/none", b"", "application/json", 404, "not_found"),
     ],
 )
 def test_what_is_refused_is_refused_in_json(
-    lab: RunningLab, method: str, path: str, body: bytes, kind: str, status: int
+    lab: RunningLab, method: str, path: str, body: bytes, kind: str, status: int, code: str
 ) -> None:
     """By its status, with one message, and without a word of where in the program."""
     answer = lab.ask(method, path, body or None, {"Origin": lab.origin, "Content-Type": kind})
     assert answer.status == status, answer.body
     assert answer.json["error"]["message"]
+    assert answer.json["error"]["code"] == code
     assert b"Traceback" not in answer.body
     assert b".py" not in answer.body
     assert lab.left_behind() == []
@@ -283,11 +303,44 @@ def test_it_listens_on_this_machine_only(lab: RunningLab) -> None:
         socket.create_connection(("127.0.0.2", lab.port), timeout=5)
 
 
-def test_garbage_is_answered_and_leaves_no_traceback(tmp_path: Path) -> None:
+HOST = b"Host: localhost:{port}\r\n"
+POST = (
+    b"POST /api/runs HTTP/1.1\r\n"
+    + HOST
+    + (b"Origin: http://localhost:{port}\r\nContent-Type: application/json\r\n")
+)
+MALFORMED = {
+    "no HTTP": b"\x16\x03\x01 this is no HTTP\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
+    "a method that there is not": b"FROB / HTTP/1.1\r\n" + HOST + b"\r\n",
+    "9 KB of URL": b"GET /" + b"x" * 9_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a big header": b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 20_000 + b"\r\n\r\n",
+    "3,000 headers": b"GET / HTTP/1.1\r\n" + HOST + b"X: x\r\n" * 3_000 + b"\r\n",
+    "control characters": b"GET / HTTP/1.1\r\n" + HOST + b"X: \x00\x01\r\n\r\n",
+    "two lengths": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+    "no gzip": POST + b'Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n{"query":""}',
+    "no gzip, and not read": b"PUT / HTTP/1.1\r\n"
+    + HOST
+    + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnone",
+    "an expectation": b"GET / HTTP/1.1\r\n" + HOST + b"Expect: foo\r\n\r\n",
+}
+
+
+def test_what_is_malformed_is_refused_in_json_without_a_word_in_the_terminal(tmp_path: Path) -> None:
+    """What the HTTP parser refuses too, with the headers of every answer; it is no failure of the lab."""
     with running_lab(tmp_path / "lab") as lab:
-        with socket.create_connection(("127.0.0.1", lab.port), timeout=20) as garbage:
-            garbage.sendall(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
-            assert b" 400 " in garbage.makefile("rb").readline()
+        for name, sent in MALFORMED.items():
+            with socket.create_connection(("127.0.0.1", lab.port), timeout=20) as connection:
+                connection.sendall(sent.replace(b"{port}", str(lab.port).encode()))
+                response = http.client.HTTPResponse(connection)
+                response.begin()
+                assert 400 <= response.status < 500, name
+                assert response.headers["Content-Security-Policy"].startswith("default-src 'none'"), name
+                assert response.headers["Cache-Control"] == "no-store", name
+                error = json.loads(response.read())["error"]
+                assert error["message"], name
+                assert error["code"] in ("bad_request", "wrong_method", "wrong_expectation"), name
         assert lab.ask("GET", "/").status == 200
         lab.process.send_signal(signal.SIGTERM)
         assert lab.process.communicate(timeout=20) == ("", "")
@@ -299,7 +352,30 @@ def test_a_setting_that_takes_too_long_is_refused_beforehand(lab: RunningLab) ->
     assert answer.status == 400
     assert "15" in answer.json["error"]["message"]
     assert "120 s" in answer.json["error"]["message"]
+    assert answer.json["error"]["code"] == "too_long"
+    assert answer.json["error"]["values"]["most_s"] == 120
     assert lab.left_behind() == []
+
+
+async def test_the_page_answers_while_a_live_run_is_simulated_beforehand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That is done beside the event loop, in turn with all other simulations."""
+    threads: list[str] = []
+
+    def simulated(_: Setting) -> float:
+        threads.append(threading.current_thread().name)
+        raise SettingError(None, "too long", "too_long")
+
+    monkeypatch.setattr("reports.lab.app.simulated_s", simulated)
+    lab, body = Lab(0, LiveRuns()), StreamReader(Mock(), 1_000)
+    body.feed_data(b"{}")
+    body.feed_eof()
+    headers = {"Content-Type": "application/json"}
+    with pytest.raises(SettingError):
+        await lab.start(make_mocked_request("POST", "/api/runs", headers, payload=body))
+    await lab.close()
+    assert threads == ["simulation_0"]
 
 
 # Live
@@ -308,20 +384,27 @@ def test_a_setting_that_takes_too_long_is_refused_beforehand(lab: RunningLab) ->
 def test_a_live_run_from_its_first_tick_to_the_agreement(tmp_path: Path) -> None:
     """Every token of the ledger is told once as it is emitted, every request as the client had it.
 
-    A second run is refused meanwhile; who comes later gets all of it, who comes back what was missed; and
-    when it is over nothing of it is left.
+    A second run is refused meanwhile, and who asks is told of the first; who comes later gets all of it, who
+    comes back what was missed; and when it is over nothing of it is left.
     """
     with running_lab(tmp_path / "lab") as lab:
+        assert lab.ask("GET", "/api/runs").json == {"run": None}
         id = lab.start(FAST)
+        run = lab.ask("GET", "/api/runs").json["run"]
+        assert (run["id"], run["query"]) == (id, parse_strictly(FAST).query())
+        assert run["state"] in ("starting", "running", "comparing")
         second = lab.own("POST", "/api/runs", {"query": FAST})
         assert second.status == 409
         assert "going on" in second.json["error"]["message"]
+        assert second.json["error"]["code"] == "run_going_on"
         events = list(lab.events(id))
         assert lab.left_behind() == []
         again = list(lab.events(id))
         rest = list(lab.events(id, last=len(events) - 1))
+        ended = lab.ask("GET", "/api/runs").json["run"]
         seen = lab.ask("GET", f"/api/runs/{id}/events", headers={"Last-Event-ID": str(len(events))})
     assert again == events
+    assert ended == {**run, "state": "agreement"}
     assert rest == events[-1:]
     assert seen.status == 204  # nothing more will come: a browser is not to ask again
     states = [data["state"] for name, data in events if name == "state"]
@@ -357,6 +440,7 @@ def test_events_come_while_the_run_goes_on_and_it_can_be_stopped(tmp_path: Path)
             names = [name for name, _ in stream]
         assert names[-1] == "stopped"
         assert "agreement" not in names
+        assert lab.ask("GET", "/api/runs").json["run"]["state"] == "stopped"
         wait_until(lambda: not lab.left_behind())
         other = lab.start(FAST)
         assert other != id

@@ -60,43 +60,83 @@ def test_a_query_carries_the_whole_setting(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "field"),
+    ("query", "field", "code"),
     [
-        ("rate=0", "rate"),
-        ("rate=100.1", "rate"),
-        ("rate=1e2", "rate"),
-        ("rate=nan", "rate"),
-        ("rate=-1", "rate"),
-        ("rate=%D9%A3", "rate"),  # an Arabic digit three
-        ("rate=1&rate=2", "rate"),
-        ("batch=65", "batch"),
-        ("batch=2.5", "batch"),
-        ("wait=10.001", "wait"),
-        ("wait=0.0001", "wait"),
-        ("chunk=513", "chunk"),
-        ("slo=0", "slo"),
-        ("tick=0.001", "tick"),
-        ("policy=classes", "policy"),
-        ("preset=none", "preset"),
-        ("hardware=/etc/passwd", "hardware"),
-        ("lang=de", "lang"),
-        ("colour=red", None),
-        ("rate=" + "1" * 600, None),
-        ("&".join(f"x{n}=1" for n in range(40)), None),
+        ("rate=0", "rate", "out_of_range"),
+        ("rate=100.1", "rate", "out_of_range"),
+        ("rate=1e3", "rate", "out_of_range"),
+        ("rate=1e999", "rate", "out_of_range"),
+        ("rate=-1", "rate", "out_of_range"),
+        ("rate=5.1234", "rate", "too_many_decimals"),
+        ("rate=12345e-4", "rate", "too_many_decimals"),
+        ("rate=1e999999999", "rate", "not_a_number"),
+        ("rate=nan", "rate", "not_a_number"),
+        ("rate=inf", "rate", "not_a_number"),
+        ("rate=1/2", "rate", "not_a_number"),
+        ("rate=1_0", "rate", "not_a_number"),
+        ("rate=1.2.3", "rate", "not_a_number"),
+        ("rate=%D9%A3", "rate", "not_a_number"),  # an Arabic digit three
+        ("rate=1&rate=2", "rate", "given_twice"),
+        ("batch=65", "batch", "out_of_range"),
+        ("batch=2.5", "batch", "too_many_decimals"),
+        ("wait=10.001", "wait", "out_of_range"),
+        ("wait=0.0005", "wait", "too_many_decimals"),
+        ("chunk=513", "chunk", "out_of_range"),
+        ("slo=0", "slo", "out_of_range"),
+        ("tick=0.001", "tick", "out_of_range"),
+        ("policy=classes", "policy", "not_a_choice"),
+        ("preset=none", "preset", "not_a_choice"),
+        ("hardware=/etc/passwd", "hardware", "not_a_choice"),
+        ("lang=de", "lang", "not_a_choice"),
+        ("colour=red", None, "unknown_field"),
+        ("rate=" + "1" * 600, None, "query_too_long"),
+        ("&".join(f"x{n}=1" for n in range(40)), None, "too_many_fields"),
     ],
 )
-def test_what_cannot_be_used_is_named(query: str, field: str | None) -> None:
+def test_what_cannot_be_used_is_named(query: str, field: str | None, code: str) -> None:
     """The message begins with the field, and is one short line; the default stands in its place."""
     with pytest.raises(SettingError) as caught:
         parse_strictly(query)
     problem = caught.value.problem
-    assert problem.field == field
+    assert (problem.field, problem.code) == (field, code)
     assert field is None or problem.message.startswith(f"{field}: ")
     assert len(problem.message) < 200
     assert "\n" not in problem.message
     setting, problems = parse(query)
     assert problems[0] == problem
     assert field in (None, "rate") or setting == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("rate=5.1234", "rate: 5.1234 has more than 3 decimals; expected a number from 0.1 to 100 (req/s)"),
+        ("batch=2.5", "batch: 2.5 is not a whole number; expected a whole number from 1 to 64 (requests)"),
+        ("wait=11", "wait: 11 is out of range; expected a number from 0 to 10 (s)"),
+        ("wait=x", "wait: x is not a number; expected a number from 0 to 10 (s)"),
+    ],
+)
+def test_a_bad_number_is_told_its_true_reason(query: str, why: str) -> None:
+    _, (problem,) = parse(query)
+    assert problem.message == why
+
+
+def test_a_problem_has_the_figures_of_its_message() -> None:
+    """So that it can be said in other words."""
+    _, (problem,) = parse("rate=5.1234")
+    expected = {"value": "5.1234", "min": 0.1, "max": 100, "unit": "req/s", "decimals": 3}
+    assert problem.values == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("1e1", 10), ("25E-1", 2.5), (".5", 0.5), ("0008.2500", 8.25), ("1e2", 100)]
+)
+def test_what_a_number_field_takes_is_taken(text: str, rate: float) -> None:
+    assert parse_strictly(f"rate={text}").rate == rate
+
+
+def test_no_wait_has_one_form() -> None:
+    assert parse_strictly("wait=-0").query() == parse_strictly("wait=0").query() == "wait=0"
 
 
 def test_one_bad_value_leaves_the_others() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -60,13 +61,27 @@ async def test_who_does_not_ask_is_sent_away(monkeypatch: pytest.MonkeyPatch, se
         assert await answer(port, sent) == b""
 
 
+@pytest.mark.parametrize("second", [b"", b"GET / HTTP/1.1\r\nHost: "])
+async def test_a_later_head_has_as_long_as_the_first(monkeypatch: pytest.MonkeyPatch, second: bytes) -> None:
+    """A whole request earns nobody a longer stay."""
+    monkeypatch.setattr(visitors, "HEAD_LIMIT_S", 0.3)
+    async with in_this_process() as port:
+        first = f"GET /static/nothing.js HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n".encode()
+        begun = time.monotonic()
+        assert b" 404 " in await answer(port, first + second)
+        assert 0.2 < time.monotonic() - begun < 5
+
+
 async def test_too_many_are_closed_and_others_have_their_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two that stay the third is closed; when they have gone there is room again."""
+    """With two that stay the third is told so and closed; when they have gone there is room again."""
     monkeypatch.setattr(visitors, "MOST_VISITORS", 2)
     async with in_this_process() as port:
         staying = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         await asyncio.sleep(0.1)
-        assert await answer(port, request(port)) == b""
+        head, _, body = (await answer(port, b"")).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"Content-Security-Policy: default-src 'none'" in head
+        assert json.loads(body)["error"]["code"] == "busy"
         for _, writer in staying:
             writer.close()
             await writer.wait_closed()
@@ -99,7 +114,9 @@ async def test_one_experiment_is_computed_at_a_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(app, "experiment", slow)
     async with in_this_process() as port:
         asked = [answer(port, request(port, f"/api/experiment?batch={n}")) for n in range(1, 31)]
-        statuses = [found.split(b" ")[1] for found in await asyncio.gather(*asked)]
+        answers = await asyncio.gather(*asked)
+    statuses = [found.split(b" ")[1] for found in answers]
     assert most == 1
     assert statuses.count(b"200") >= app.MOST_WAITING
-    assert statuses.count(b"503") == 30 - statuses.count(b"200") > 0
+    busy = [found for found in answers if b'"code":"busy"' in found]
+    assert len(busy) == statuses.count(b"503") == 30 - statuses.count(b"200") > 0

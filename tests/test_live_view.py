@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -20,11 +21,15 @@ from rich.text import Text
 
 from ledgers.health import HealthSample
 from ledgers.histograms import IntervalLog
+from ledgers.printable import printable
 from ledgers.rows import RequestRow, encode
 from ledgers.rundir import Run
+from ledgers.tail import Tail
+from loadgen.live.progress import Progress, Watched
 from loadgen.live.screen import Part
 from loadgen.live.view import view
-from loadgen.live.watched import Progress, Watch, Watched
+from loadgen.live.viewer import message_of
+from loadgen.live.watched import Watch
 from tests.conftest import COMMAND, MockServer
 
 MS, S = 1_000_000, 1_000_000_000
@@ -152,6 +157,30 @@ def test_files_are_read_as_they_grow(tmp_path: Path) -> None:
         file.write(line[20:])
         assert watch.look()
     assert watch.progress.ended == 2
+
+
+def test_a_tail_reads_a_bounded_piece_at_a_time_and_keeps_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is far behind catches up look by look; one that is no longer watched costs no descriptor."""
+    monkeypatch.setattr("ledgers.tail._MOST_BYTES", 10)
+    path = tmp_path / "lines"
+    tail = Tail(path)
+    assert tail.lines() == []
+    path.write_bytes(b"first\nsecond\nthird\nhal")
+    assert [tail.lines() for _ in range(3)] == [[b"first"], [b"second", b"third"], []]
+    before = len(os.listdir("/proc/self/fd"))
+    del tail
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+@pytest.mark.parametrize("char", ["a", '"', "名", "😀", "\x1b", "\udc80"])
+def test_a_line_that_is_said_fits_into_a_pipe_at_once(char: str) -> None:
+    """Cut where it is too long, whatever its characters take; a short one is whole."""
+    message = message_of(char * 5_000)
+    assert 3_500 < len(message) <= 4_096
+    assert printable(char * 5_000).startswith(json.loads(message))
+    assert json.loads(message_of(char)) == printable(char)
 
 
 class Screen:

@@ -56,7 +56,10 @@ def test_a_run_is_a_few_small_tables(tmp_path: Path) -> None:
     text = "\n".join(lines("markdown", [Shown(run, summarize(run))], detailed=False))
     head, counted, *_ = text.split("\n\n")
     assert head == f"## {escaped(str(tmp_path))}/run: measured test"
-    assert counted.splitlines()[0] == "- 5 scheduled = 4 completed + 1 failed"
+    assert counted.splitlines()[:2] == [
+        "- verdict: valid; the client kept up; 1 of 5 did not complete (†); steadiness not known",
+        "- 5 scheduled = 4 completed + 1 failed",
+    ]
     for line in (
         "| setting | value |",
         "| request rate | 10 req/s |",
@@ -89,7 +92,7 @@ def test_an_error_of_a_server_cannot_break_out_of_the_report(tmp_path: Path) -> 
     )
     run = Run(write_run(tmp_path / "run", [failed], CONFIG, kind="measured"))
     text = "\n".join(lines("markdown", [Shown(run, summarize(run))], detailed=False))
-    assert "- NOTHING COMPLETED" in text.splitlines()
+    assert "- verdict: NOT VALID, nothing completed" in text.splitlines()
     assert (
         "- 1 http\\_error, 1.00 ms after the send: oops \\| \\# \\<b\\> @&#8203;everyone fixes \\#&#8203;1"
     ) in text.splitlines()
@@ -164,7 +167,8 @@ def test_an_agreement_has_its_verdict_first(tmp_path: Path) -> None:
     )
     result = tokentick(*words, "--format", "markdown", "--require", "completed>=1", cwd=tmp_path)
     assert result.returncode == 2  # no such metric: refused before anything runs
-    result = tokentick(*words, "--format", "markdown", "--require", "error_rate<=0", cwd=tmp_path)
+    flags = ("--format", "markdown", "--plain", "--require", "error_rate<=0")  # plain is for text
+    result = tokentick(*words, *flags, cwd=tmp_path)
     verdict = {0: "AGREE", 1: "DISAGREE", 4: "INCONCLUSIVE"}[result.returncode]
     heads, bold, *_ = result.stdout.split("\n\n")
     assert heads == "## Agreement out"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, refused, tokentick
+from tests.conftest import COMMAND, on_full_disk, refused, tokentick
 
 
 @pytest.fixture
@@ -73,6 +74,15 @@ def test_json_is_one_object_whatever_the_number_of_runs(run: Path) -> None:
     refused(tokentick("report", "run", "nothing", "--json", cwd=run.parent), 2, "nothing")
 
 
+@pytest.mark.parametrize("damage", [("arrival_ns", 10**30), ("prompt_tokens", -3)])
+def test_a_number_that_cannot_be_is_named_with_its_line(run: Path, damage: tuple[str, int]) -> None:
+    """Beyond 64 bits, or fewer tokens than none."""
+    rows = (run / "requests.jsonl").read_text().splitlines()
+    rows[4] = json.dumps({**json.loads(rows[4]), damage[0]: damage[1]})
+    (run / "requests.jsonl").write_text("\n".join(rows) + "\n")
+    refused(tokentick("report", "run", cwd=run.parent), 2, "requests.jsonl: line 5", damage[0])
+
+
 def test_a_run_without_ticks_says_so(run: Path) -> None:
     """An empty table would look like an idle server."""
     (run / "ticks.jsonl").unlink()
@@ -90,10 +100,25 @@ def test_output_that_cannot_be_written_is_said(run: Path) -> None:
     assert result.stderr.splitlines() == ["tokentick: cannot write the output: No space left on device"]
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_is_cut_short_is_said(run: Path, unbuffered: str) -> None:
+    """A disk that takes a part of it and then no more, however Python was told to write."""
+    with (run.parent / "part.json").open("w") as part:
+        result = subprocess.run(
+            [*on_full_disk(1_000), "report", str(run), "--json"],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=part,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == ["tokentick: cannot write the output: File too large"]
+
+
 def test_a_run_of_which_nothing_is_left_can_be_reported(run: Path) -> None:
     """Killed before its first row ended: sixteen of which nothing is known, no table, no traceback."""
     (run / "requests.jsonl").write_bytes(b"")
     result = tokentick("report", "run", cwd=run.parent)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (1, "")
     assert "16 scheduled = 16 without a row" in result.stdout
     assert "NOT COMPLETE" in result.stdout

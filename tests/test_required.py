@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import reports.cli
+from ledgers.requirements import Judged
+from reports.show import worst
 from tests.conftest import MockServer, refused, tokentick
 
 FLAGS = ("toy", "--preset", "head-of-line")
@@ -57,6 +60,11 @@ def test_of_several_runs_one_that_misses_is_enough(runs: Path, tmp_path: Path) -
     result = tokentick("report", "run", str(tmp_path / "over"), "--require", "e2e.max<=1500", cwd=runs)
     assert result.returncode == 1
     assert result.stdout.count("  met ") == result.stdout.count("  MISSED ") == 1
+
+
+def test_a_miss_decides_over_what_nobody_can_tell() -> None:
+    """Of one run as of several."""
+    assert [worst(codes) for codes in ([], [0], [0, 4], [4, 1, 0])] == [0, 0, 4, 1]
 
 
 def test_a_simulation_is_judged_when_it_ends(tmp_path: Path) -> None:
@@ -146,3 +154,26 @@ def test_agree_judges_what_was_measured(tmp_path: Path) -> None:
     (judged,) = answer["requirements"]["continuous"]
     assert not judged["met"]
     assert result.returncode == (4 if answer["verdict"] == "inconclusive" else 1)
+
+
+def test_what_nobody_can_tell_is_no_miss_of_an_agreement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4, as of a run; whatever the agreement is, it is not 1 for that."""
+    unknown = Judged("e2e.max<=1500", met=None, value=None, n=16, good=14, lost=2)
+    monkeypatch.setattr(reports.cli, "verdicts", lambda *_: [unknown])
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "toy",
+        "--request-rate",
+        "20",
+        "--tick",
+        "0.025",
+        "--policy",
+        "chunked",
+        "--out",
+        "out",
+        "--quiet",
+    ]
+    code = reports.cli.agree.main([*words, "--require", "e2e.max<=1500"], standalone_mode=False)
+    assert code == (1 if '"verdict": "disagree"' in (tmp_path / "out/agreement.json").read_text() else 4)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import sys
 import tracemalloc
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgers.demand import demand
-from ledgers.description import Describer
+from ledgers.describer import Describer
 from ledgers.errors import InputError
 from ledgers.formats.fields import TraceRow
 from ledgers.intake import Intake
@@ -84,6 +86,38 @@ def test_each_key_has_the_last_value_that_it_was_set_to(pairs: list[tuple[str, i
         assert kept.get(key) == expected.get(key)
         kept[key] = expected[key] = Fraction(value, 3)
     assert [kept.get(key) for key in "abcdefghijk"] == [expected.get(key) for key in "abcdefghijk"]
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """Those that are opened."""
+    opened: list[sqlite3.Connection] = []
+
+    def connect(*given: Any, **named: Any) -> sqlite3.Connection:
+        opened.append(sqlite3_connect(*given, **named))
+        return opened[-1]
+
+    sqlite3_connect = sqlite3.connect
+    monkeypatch.setattr("sqlite3.connect", connect)
+    return opened
+
+
+def test_a_table_that_fails_is_one_line_when_it_is_read_too(tables: list[sqlite3.Connection]) -> None:
+    kept: Kept[int] = Kept(1)
+    kept["a"], kept["b"] = 1, 2
+    tables[0].execute("DROP TABLE kept")
+    with pytest.raises(InputError, match="temporary table: no such table: kept"):
+        kept.get("a")
+    with pytest.raises(InputError, match="temporary table: no such table: kept"):
+        kept["c"] = 3
+
+
+def test_a_table_is_closed_with_what_it_is_of(tables: list[sqlite3.Connection]) -> None:
+    kept: Kept[int] = Kept(1)
+    kept["a"], kept["b"] = 1, 2
+    del kept
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        tables[0].execute("SELECT 1")
 
 
 # --- the whole

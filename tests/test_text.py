@@ -14,7 +14,8 @@ from ledgers.rows import RequestRow, TickRow
 from ledgers.rundir import LedgerInfo, Run, RunConfig, RunInfo, RunWriter
 from ledgers.settings import Slo
 from ledgers.summary import summarize
-from reports.text import run_text, tick_lines
+from reports.text import run_text
+from reports.ticks_text import tick_lines
 from tests.conftest import COMMAND, tokentick
 
 MS = 1_000_000

@@ -15,7 +15,7 @@ from ledgers.settings import Slo
 from ledgers.summary import summarize, write_summary
 from ledgers.trim import mser5
 from reports.agreement_text import PolicyResult
-from reports.cli import _show_requests
+from reports.cli import request_text
 from reports.diagnosis_facts import facts_of
 from tests.conftest import refused, tokentick
 
@@ -140,9 +140,7 @@ def test_a_diagnosis_is_of_the_requests_that_are_kept(tmp_path: Path) -> None:
     assert [facts.completed["origin"][i] for i in (0, -1)] == [5 * S, 8_900 * MS]
 
 
-def test_agree_judges_requests_by_the_whole_window(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_agree_judges_requests_by_the_whole_window(tmp_path: Path) -> None:
     """Requests that end behind T_obs - warm-up have completed all the same."""
     (tmp_path / "served").mkdir()
     measured = run(tmp_path, [request(i) for i in range(10)], warmup_s=0.5)
@@ -151,8 +149,10 @@ def test_agree_judges_requests_by_the_whole_window(
     for file in (tmp_path / "served" / "x").iterdir():
         file.rename(tmp_path / "served" / file.name)
     summary = summarize(Run(tmp_path / "measured"))
-    _show_requests(tmp_path, PolicyResult("chunked", None, summary, {}, {}))  # type: ignore[arg-type]
-    assert "unfinished" not in capsys.readouterr().out
+    result = PolicyResult("chunked", None, summary, {}, {})  # type: ignore[arg-type]
+    text = "\n".join(request_text(tmp_path, result))
+    assert "R009" in text
+    assert "unfinished" not in text
 
 
 def test_a_summary_with_a_cut_is_rebuilt_to_the_same_bytes(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ import msgspec
 from rich.console import Console
 
 from ledgers.printable import printable
+from loadgen.live.progress import Watched
 from loadgen.live.screen import Part
 from loadgen.live.view import view
-from loadgen.live.watched import Watch, Watched
+from loadgen.live.watched import Watch
 
 _STDIN, _STDERR = 0, 2
 _EVERY_S = 0.5

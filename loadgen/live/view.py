@@ -12,9 +12,8 @@ from rich.text import Text
 from ledgers.health import HealthSample
 from ledgers.histograms import Histogram
 from ledgers.printable import one_line
-from ledgers.telling import span
-from ledgers.units import NS_PER_MS
-from loadgen.live.watched import Progress
+from ledgers.units import NS_PER_MS, about_left, span
+from loadgen.live.progress import Progress
 
 LABEL_WIDTH = 10
 WIDEST = 100
@@ -60,9 +59,7 @@ def _left(progress: Progress) -> str:
     left_s = progress.left_s()
     if left_s is None:
         return "time left not known yet"
-    if left_s < 0.5:
-        return "the last are on their way"
-    return f"about {span(left_s)} left"
+    return about_left(left_s) or "the last are on their way"
 
 
 def _parts(progress: Progress, last: HealthSample, silent_s: float) -> Iterator[tuple[str, list[str]]]:

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ledgers.printable import printable
 from ledgers.rows import encode
 from ledgers.telling import is_screen
 from ledgers.units import NS_PER_S
-from loadgen.live.watched import Watched
+from loadgen.live.progress import Watched
 from loadgen.plan import Plan
 from loadgen.replay import to_stderr
 
 _END_S = 2.0
-_MOST_CHARS = 1_000  # of a line: a pipe takes it as a whole or not at all
+_MOST_BYTES = 4_096  # of a line: a pipe takes it as a whole or not at all
 _LOADGEN = Path(__file__).parents[2]
 _CLEAN = "\r\x1b[J"
 
@@ -66,6 +67,7 @@ class Viewer:
 
     def __init__(self, watched: Watched) -> None:
         """To be made after all workers: they must not hold the pipe whose end says that the run is over."""
+        begin = encode(watched) + b"\n"
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "loadgen.live"],
             stdin=subprocess.PIPE,
@@ -75,11 +77,11 @@ class Viewer:
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
         os.set_blocking(self._pipe.fileno(), False)  # a terminal that stands still must not stop the run
-        self._tell(watched)
+        self._tell(begin)  # to an empty pipe
 
     def say(self, line: str) -> None:
         """Has a line printed above the view; if nobody draws any more, here."""
-        if not self._tell(line[:_MOST_CHARS]):
+        if not self._tell(message_of(line)):
             to_stderr(line)
 
     def close(self) -> None:
@@ -93,16 +95,20 @@ class Viewer:
         if self._process.returncode:
             print(_CLEAN, end="", file=sys.stderr, flush=True)
 
-    def _tell(self, message: Watched | str) -> bool:
+    def _tell(self, message: bytes) -> bool:
         try:
-            os.write(
-                self._pipe.fileno(), encode(message) + b"\n"
-            )  # to an empty pipe, or less than it takes at once
-        except BlockingIOError:  # it is behind by all that a pipe holds
-            return False
+            os.write(self._pipe.fileno(), message)
         except (OSError, ValueError):  # it is dead, or behind by all that a pipe holds, or closed
             return False
         return True
+
+
+def message_of(line: str) -> bytes:
+    """As it is said to the process: as much of it as a pipe takes at once."""
+    line = printable(line)[:_MOST_BYTES]
+    while len(message := encode(line) + b"\n") > _MOST_BYTES:
+        line = line[: len(line) * 9 // 10]
+    return message
 
 
 def _environment() -> dict[str, str]:

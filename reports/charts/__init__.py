@@ -1,10 +1,10 @@
-"""Charts as SVG text: what one is made of, and the four kinds there are.
+"""Charts as SVG text: what one is made of, and the kinds there are.
 
 Pure. A chart needs no script and no style of its own: colours and dashes come from the classes in
 `reports/page/style.css`. It has no ids, so that any number of charts can stand in one page.
 """
 
-from reports.charts.bars import Group, bars
+from reports.charts.effects import Effect, effects
 from reports.charts.lines import lines, scatter
 from reports.charts.percentiles import percentile_points
 from reports.charts.shapes import Axis, Band, Bound, Chart, Series, Table
@@ -16,10 +16,10 @@ __all__ = [
     "Bar",
     "Bound",
     "Chart",
-    "Group",
+    "Effect",
     "Series",
     "Table",
-    "bars",
+    "effects",
     "lines",
     "percentile_points",
     "scatter",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from reports.charts.scales import Scale, scale, ticks
+from reports.charts.scales import Scale, Tick, scale, ticks
 from reports.charts.shapes import Axis, Band, Bound
 from reports.charts.svg import element, label, number, words
 
@@ -42,16 +42,21 @@ def around(of: Frame) -> str:
         y = of.y.at(tick.value)
         parts.append(element("path", d=f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}", class_="grid"))
         parts.append(label(LEFT - 8, y + 4, tick.label, text_anchor="end"))
-    along = ticks(of.x, 8)
-    for place, tick in enumerate(along):
-        x = of.x.at(tick.value)
-        odd = "spare" if len(along) > MANY_TICKS and place % 2 else None
-        parts.append(element("path", d=f"M{number(x)} {number(bottom)}v4", class_="tick"))
-        parts.append(label(x, bottom + 19, tick.label, text_anchor="middle", class_=odd))
     parts.append(
         element("path", d=f"M{number(LEFT)} {number(bottom)}H{number(WIDTH - RIGHT)}", class_="axis")
     )
-    parts.append(label(WIDTH - RIGHT, HEIGHT - 6, of.x_axis.label, text_anchor="end", class_="axis-name"))
+    return "".join(parts) + below(of.x, ticks(of.x, 8), of.x_axis.label, bottom)
+
+
+def below(of: Scale, along: Sequence[Tick], name: str, bottom: float) -> str:
+    """What is written below an axis of x, for which there is room as high as `BOTTOM`."""
+    parts = []
+    for place, tick in enumerate(along):
+        x = of.at(tick.value)
+        odd = "spare" if len(along) > MANY_TICKS and place % 2 else None
+        parts.append(element("path", d=f"M{number(x)} {number(bottom)}v4", class_="tick"))
+        parts.append(label(x, bottom + 19, tick.label, text_anchor="middle", class_=odd))
+    parts.append(label(WIDTH - RIGHT, bottom + BOTTOM - 6, name, text_anchor="end", class_="axis-name"))
     return "".join(parts)
 
 
@@ -64,7 +69,7 @@ def bound_lines(of: Frame, bounds: Sequence[Bound]) -> str:
 def band_areas(of: Frame, bands: Sequence[Band]) -> str:
     parts = []
     for band in bands:
-        low, high = (_within(of.x, value) for value in (band.low, band.high))
+        low, high = (within(of.x, value) for value in (band.low, band.high))
         area = element("rect", x=low, y=TOP, width=high - low, height=HEIGHT - BOTTOM - TOP, class_="band")
         parts.append(area + label(low + 4, TOP + 12, band.label, class_="band-name"))
     return "".join(parts)
@@ -93,7 +98,7 @@ def swatch(inner: str) -> str:
 def _bound(of: Frame, bound: Bound, place: int) -> str:
     """The names of upright ones stand one below the other, for they may be close together."""
     if bound.axis == "x":
-        x = _within(of.x, bound.value)
+        x = within(of.x, bound.value)
         line = f"M{number(x)} {number(TOP)}V{number(HEIGHT - BOTTOM)}"
         left = x > (LEFT + WIDTH) / 2
         name = label(
@@ -104,7 +109,7 @@ def _bound(of: Frame, bound: Bound, place: int) -> str:
             class_="bound-name",
         )
     else:
-        y = _within(of.y, bound.value)
+        y = within(of.y, bound.value)
         line = f"M{number(LEFT)} {number(y)}H{number(WIDTH - RIGHT)}"
         below = y - TOP < 16
         name = label(
@@ -113,6 +118,6 @@ def _bound(of: Frame, bound: Bound, place: int) -> str:
     return element("path", d=line, class_="bound") + name
 
 
-def _within(of: Scale, value: float) -> float:
+def within(of: Scale, value: float) -> float:
     low, high = sorted((of.start, of.end))
     return min(max(of.at(value), low), high)

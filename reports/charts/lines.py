@@ -10,6 +10,7 @@ from reports.charts.frame import (
     BOTTOM,
     COLORS,
     HEIGHT,
+    WIDTH,
     Frame,
     around,
     band_areas,
@@ -47,7 +48,7 @@ def lines(
     drawn = "".join(_drawn(of, each, color) for each, color in zip(series, colors, strict=True))
     keys = [(swatch(_key(each, color)), each.name) for each, color in zip(series, colors, strict=True)]
     inside = [band_areas(of, bands), around(of), clipped(of, _identity(of) if identity else "", drawn)]
-    image = picture(title, description, 640, HEIGHT, *inside, bound_lines(of, bounds))
+    image = picture(title, description, WIDTH, HEIGHT, *inside, bound_lines(of, bounds))
     notes = [note, *(DRAWN.format(e.name, len(e.points)) for e in series if _is_thinned(e))]
     table = table or series_table(series, x, y)
     return Chart(title, description, legend(keys) + image, table, " ".join(filter(None, notes)))

@@ -37,7 +37,7 @@ def label(x: float, y: float, text: str, **attributes: Value) -> str:
     return element("text", words(text), x=x, y=y, **attributes)
 
 
-def picture(title: str, description: str, width: float, height: float, *children: str, kind: str = "") -> str:
+def picture(title: str, description: str, width: float, height: float, *children: str) -> str:
     """An image with its name and its text alternative, as wide as there is room."""
     return element(
         "svg",
@@ -46,7 +46,7 @@ def picture(title: str, description: str, width: float, height: float, *children
         *children,
         role="img",
         viewBox=f"0 0 {number(width)} {number(height)}",
-        class_=f"plot {kind}".rstrip(),
+        class_="plot",
     )
 
 

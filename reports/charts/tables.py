@@ -6,18 +6,10 @@ from collections.abc import Sequence
 from math import isfinite
 
 from reports.charts.shapes import Axis, Series, Table
+from reports.numbers import figure
+from reports.tables import DASH
 
 MOST_ROWS = 40
-
-
-def figure(value: float | None) -> str:
-    """With as many digits as a reader can use."""
-    if value is None or not isfinite(value):
-        return "-"
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    size = abs(value)
-    return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 100 else f"{value:.3g}"
 
 
 def series_table(series: Sequence[Series], x: Axis, y: Axis) -> Table:
@@ -36,7 +28,7 @@ def _ends_table(series: Sequence[Series], x: Axis, y: Axis) -> Table:
         points = [point for point in each.points if isfinite(point[1])]
         low, high = min(points, key=_y, default=None), max(points, key=_y, default=None)
         if low is None or high is None:
-            rows.append([each.name, "0", "-", "-", "-", "-"])
+            rows.append([each.name, "0", *[DASH] * 4])
             continue
         ends = [figure(low[1]), _place(x, low[0]), figure(high[1]), _place(x, high[0])]
         rows.append([each.name, f"{len(points):,}", *ends])

@@ -9,8 +9,9 @@ from reports.charts.frame import RIGHT, WIDTH, legend, swatch
 from reports.charts.scales import Scale, scale, ticks
 from reports.charts.shapes import TIME, Axis, Chart, Table
 from reports.charts.svg import element, label, number, picture, words
-from reports.charts.tables import figure
 from reports.charts.thinning import evenly
+from reports.numbers import figure
+from reports.tables import DASH, shortened
 
 MOST_NAMED = 80  # requests, with room for a label each
 MOST_ROWS = 3_000
@@ -40,7 +41,7 @@ def timeline(
     words_for: Mapping[str, str] | None = None,
     bounds: Sequence[tuple[str, float]] = (),
 ) -> Chart:
-    """In the order given. `words_for` says the kinds of spans (and "request") in another language."""
+    """In the order given. `words_for` says the kinds of spans (and "request") in other words."""
     said = {kind: kind for kind in (*KINDS, "request")} | dict(words_for or {})
     table = table or _table(rows, said)
     if len(rows) > MOST_ROWS:
@@ -105,7 +106,7 @@ def _named(of: Scale, rows: Sequence[Bar], said: Mapping[str, str]) -> str:
         middle = NAMED_PX * place + NAMED_PX / 2 + 3
         boxes = [_box(of, span, middle) for span in row.spans]
         told = element("title", words(_told(row, said)))
-        name = label(of.start - 8, middle + 4, _short(row.label), text_anchor="end")
+        name = label(of.start - 8, middle + 4, shortened(row.label, MOST_LETTERS), text_anchor="end")
         end = max((of.at(stop) for _, _, stop in row.spans), default=of.start)
         mark = label(end + 4, middle + 4, row.mark, class_="mark") if row.mark else ""
         parts.append(element("g", told, name, *boxes, mark))
@@ -158,15 +159,9 @@ def _table(rows: Sequence[Bar], said: Mapping[str, str]) -> Table:
     for row in chosen:
         spent = [[stop - start for of, start, stop in row.spans if of == kind] for kind in there]
         start = min((span[1] for span in row.spans), default=None)
-        times = [figure(round(sum(each), 6)) if each else "-" for each in spent]
+        times = [figure(round(sum(each), 6)) if each else DASH for each in spent]
         body.append([f"{row.label} {row.mark}".strip(), figure(start), *times])
     return Table([said["request"], "from, s", *(f"{said[kind]}, s" for kind in there)], body)
-
-
-def _short(name: str) -> str:
-    return (
-        name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS // 2 - 1]}…{name[-MOST_LETTERS // 2 :]}"
-    )
 
 
 def _key(kind: str) -> str:

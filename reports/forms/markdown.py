@@ -11,9 +11,20 @@ from reports.certainty_text import stability
 from reports.forms import Shown
 from reports.markdown import bullets, escaped, joined, table
 from reports.required_text import found_words, heading
-from reports.text import CENSORED, DASH, LATENCIES, PERCENTILES, RESTS, instrument, marked, ms, number
+from reports.tables import DASH, ms, number
+from reports.text import (
+    ATTEMPTS,
+    CENSORED,
+    LATENCIES,
+    PERCENTILES,
+    RESTS,
+    counts,
+    instrument,
+    left_out,
+    marked,
+    verdict,
+)
 
-ENDS = ("completed", "failed", "cancelled", "rejected", "unfinished", "not_sent")
 RATES = {
     "throughput_rps": "throughput, req/s",
     "goodput_rps": "goodput, req/s",
@@ -49,26 +60,15 @@ def run_markdown(shown: Shown) -> str:
 
 
 def standing(info: RunInfo, summary: dict[str, Any]) -> Iterator[str]:
-    """How it ended, and what speaks against its figures."""
-    yield accounting(summary)
-    client = summary["client"]
-    if client and client["client_limited"]:
-        yield f"CLIENT-LIMITED: {'; '.join(client['reasons'])}"
-    if summary["scheduled"] and not summary["completed"]:
-        yield "NOTHING COMPLETED"
-    if not summary["complete"]:
-        yield "NOT COMPLETE: interrupted" if info.interrupted else "NOT COMPLETE"
+    """Whether its figures may be believed, and how it ended."""
+    yield f"verdict: {verdict(info, summary)}"
+    yield counts(summary)
+    if summary["retries"]:
+        yield ATTEMPTS
     if steady := stability(summary["stability"]):
         yield steady
-    if client:
+    if client := summary["client"]:
         yield instrument(client)
-
-
-def accounting(summary: dict[str, Any]) -> str:
-    """The sum that adds up."""
-    parts = [f"{summary[name]} {name.replace('_', ' ')}" for name in ENDS if summary[name]]
-    lost = f" ({summary['without_row']} of them without a row)" if summary["without_row"] else ""
-    return f"{summary['scheduled']} scheduled = {' + '.join(parts) or 'none'}{lost}"
 
 
 def settings(info: RunInfo, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -88,7 +88,7 @@ def settings(info: RunInfo, summary: dict[str, Any]) -> Iterator[tuple[str, str]
         yield "SLO", ", ".join(f"{name} {bound:g} ms" for name, bound in bounds if bound is not None)
     yield "window", f"{summary['window_s']:.2f} s"
     if trim := summary["trim"]:
-        yield "left out", f"{trim['left_out']} requests of warm-up and cool-down"
+        yield "left out", left_out(trim)
     yield "tokentick", info.version
     yield from config.metadata.items()
 

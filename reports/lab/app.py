@@ -1,6 +1,7 @@
 """The lab's HTTP server: the page, its files, the JSON API, and the events of a live run.
 
-Every refusal is JSON, `{"error": {"field", "message"}}`. Nothing is ever changed by a GET.
+Nothing is ever changed by a GET. What is refused here by aiohttp's own exceptions becomes JSON in
+`reports.lab.visitors`, together with what aiohttp refuses before it gets here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,10 +23,10 @@ from ledgers.rows import encode
 from reports.lab import security
 from reports.lab.events import Streams
 from reports.lab.experiment import experiment
-from reports.lab.live import BusyError, LiveRun, LiveRuns
+from reports.lab.live import BusyError, LiveRun, LiveRuns, simulated_s
+from reports.lab.refusals import TooManyError, refused, refused_by
 from reports.lab.setting import (
     DEFAULT,
-    LANGUAGES,
     MOST_CHARS,
     Problem,
     Setting,
@@ -36,6 +36,7 @@ from reports.lab.setting import (
     parse_strictly,
 )
 from reports.lab.view import page
+from reports.lab.words import LANGUAGES
 
 MOST_BODY_BYTES = 4_096
 MOST_WAITING = 8
@@ -71,11 +72,12 @@ class Lab:
         ).get_template("index.html")
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[self._refused_as_json])
-        app.on_response_prepare.append(security.harden)
+        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[self._guarded])
+        app.on_response_prepare.append(_harden)
         app.router.add_get("/", self.page)
         app.router.add_get("/static/{name}", self.file)
         app.router.add_get("/api/experiment", self.experiment)
+        app.router.add_get("/api/runs", self.last)
         app.router.add_post("/api/runs", self.start)
         app.router.add_get("/api/runs/{id}/events", self.events, allow_head=False)
         app.router.add_delete("/api/runs/{id}", self.stop)
@@ -86,41 +88,42 @@ class Lab:
         self._simulating.shutdown(cancel_futures=True)
 
     @web.middleware
-    async def _refused_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if refused := security.refusal(request.method, request.headers, self._port):
-                return _error(refused[0], refused[1])
+            if refusal := security.refusal(request.method, request.raw_path, request.headers, self._port):
+                return refused(*refusal)
             return await handler(request)
         except SettingError as error:
-            return _error(400, error.problem.message, error.problem.field)
+            return refused_by(400, error.problem)
+        except web.RequestPayloadError:
+            return refused(400, "the body is not what its headers say")
         except BusyError as error:
-            return _error(409, str(error))
+            return refused_by(409, Problem(None, str(error), "run_going_on"))
+        except TooManyError as error:
+            return refused(503, str(error))
         except TimeoutError:
-            return _error(408, "the body took too long")
-        except web.HTTPException as error:
-            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return _error(
-                error.status, f"{error.reason}: {request.method} {request.path[:80]}", headers=headers
-            )
+            return refused(408, "the body took too long")
+        except web.HTTPException:
+            raise
         except Exception:
             logging.getLogger(__name__).exception("%s %s", request.method, request.path[:80])
-            return _error(500, "the lab failed; its terminal says more")
+            return refused(500, "the lab failed; its terminal says more")
 
     async def page(self, request: web.Request) -> web.Response:
         """What cannot be used of the query is replaced by its default, and said on the page."""
         setting, problems = parse(_query(request))
         lang = setting.lang or preferred(request.headers.get("Accept-Language", ""))
-        html = await self._in_turn(partial(self._render, setting, problems, lang))
+        html = await self._in_turn(partial(self._render, setting, problems, lang, _query(request)))
         return web.Response(text=html, content_type="text/html", headers={"Vary": "Accept-Language"})
 
-    def _render(self, setting: Setting, problems: list[Problem], lang: str) -> str:
+    def _render(self, setting: Setting, problems: list[Problem], lang: str, query: str) -> str:
         try:
             found = experiment(setting)
         except SettingError as error:
             problems = [*problems, error.problem]
             setting = DEFAULT._replace(lang=setting.lang)
             found = experiment(setting)
-        return self._template.render(page=page(found, knobs(setting), lang, problems))
+        return self._template.render(page=page(found, knobs(setting), lang, problems, query))
 
     async def file(self, request: web.Request) -> web.Response:
         """Only names that can be a file of ours are looked for."""
@@ -146,9 +149,15 @@ class Lab:
         try:
             wanted = msgspec.json.decode(body, type=RunRequest)
         except msgspec.DecodeError as error:
-            return _error(400, f"the body is not what was expected: {error}")
-        run = self._runs.start(parse_strictly(wanted.query))
+            return refused(400, f"the body is not what was expected: {error}")
+        setting = parse_strictly(wanted.query)
+        run = self._runs.start(setting, await self._in_turn(partial(simulated_s, setting)))
         return _json({"id": run.id, "query": run.setting.query()}, status=201)
+
+    async def last(self, _: web.Request) -> web.Response:
+        """The run that goes on, or the last one: a page that is loaded anew can follow it, or stop it."""
+        run = self._runs.last
+        return _json({"run": run and run.to_json()})
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         return await self._streams.send(request, self._run(request))
@@ -167,12 +176,16 @@ class Lab:
     async def _in_turn(self, work: Callable[[], T]) -> T:
         """One at a time, so that many cannot take the machine from a live run."""
         if self._waiting >= MOST_WAITING:
-            raise web.HTTPServiceUnavailable
+            raise TooManyError("too many simulations are waited for: try again in a moment")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._simulating, work)
         finally:
             self._waiting -= 1
+
+
+async def _harden(_: web.Request, response: web.StreamResponse) -> None:
+    security.harden(response)
 
 
 def preferred(accepted: str) -> str:
@@ -183,7 +196,7 @@ def preferred(accepted: str) -> str:
         lang = tag.strip().lower().partition("-")[0]
         if lang in LANGUAGES and re.fullmatch(r"(0|1)(\.[0-9]{0,3})?", weight.strip() or "1"):
             wanted.append((float(weight.strip() or 1), lang))
-    return max(wanted, key=lambda each: each[0], default=(1.0, LANGUAGES[0]))[1]
+    return max(wanted, key=lambda each: each[0], default=(1.0, "en"))[1]
 
 
 def _query(request: web.Request) -> str:
@@ -192,13 +205,3 @@ def _query(request: web.Request) -> str:
 
 def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=encode(value), content_type="application/json", status=status)
-
-
-def _error(
-    status: int, message: str, field: str | None = None, headers: dict[str, str] | None = None
-) -> web.Response:
-    body = encode({"error": {"field": field, "message": message}})
-    reason = HTTPStatus(status).phrase
-    return web.Response(
-        status=status, reason=reason, body=body, content_type="application/json", headers=headers
-    )

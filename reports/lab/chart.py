@@ -1,7 +1,8 @@
 """The picture of one policy: its requests as bars, and below them the KV cache, over the same ticks. Pure.
 
-Each row is a request, each dot a token; a short upright line is where its SLO ends. A column per tick lies
-over the picture, unseen until the page's script marks the tick that is looked at.
+Each row is a request, each dot a token at its stamp, and decode ends at the last one; a short upright line
+is where the E2E bound ends. A column per tick lies over the picture, unseen until the page's script marks the
+tick that is looked at.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any, NamedTuple
 from reports.charts import Axis
 from reports.charts.scales import Scale, scale, ticks
 from reports.charts.svg import element, label, number, picture
+from reports.lab.misses import misses
 
-GAP, AXIS, RIGHT = 30.0, 34.0, 16.0
+TOP, GAP, AXIS, RIGHT = 8.0, 30.0, 34.0, 16.0
+BEFORE = 0.25  # of a tick: a column begins so much earlier, so that the tokens stamped at its tick lie in it
 HEADROOM = 3  # budgets, above which the largest reserve would be too low to see
 
 
@@ -25,11 +28,12 @@ class Size(NamedTuple):
     row: float
     kv: float
     times: int
+    dot: float
     compact: bool
 
 
-LARGE = Size(980, 46, 20, 110, 12, False)
-SMALL = Size(460, 34, 12, 64, 6, True)
+LARGE = Size(980, 46, 20, 110, 12, 5, False)
+SMALL = Size(460, 34, 14, 64, 6, 3, True)
 
 
 class Frame(NamedTuple):
@@ -37,9 +41,14 @@ class Frame(NamedTuple):
 
     end_s: float
     tick_ms: float
-    slo_ms: float | None
+    window_s: float
+    setting: Mapping[str, Any]
     budget: int
     most_reserved: int
+
+    @property
+    def window_shown(self) -> bool:
+        return self.window_s < self.end_s
 
 
 def frame(experiment: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> Frame:
@@ -49,7 +58,8 @@ def frame(experiment: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) 
     return Frame(
         end_s=(last_ms + experiment["tick_ms"]) / 1000,
         tick_ms=experiment["tick_ms"],
-        slo_ms=experiment["slo_ms"],
+        window_s=experiment["policies"][0]["figures"]["window_s"],
+        setting=experiment["setting"],
         budget=experiment["kv_budget_tokens"],
         most_reserved=max((tick["kv_reserved"] for tick in rows), default=0),
     )
@@ -65,22 +75,50 @@ def draw(
 ) -> str:
     """SVG with its title and description `told`. `columns` are the ticks that can be marked."""
     requests = policy["requests"]
-    time = scale(Axis("", low=0, high=of.end_s), (), size.left, size.width - RIGHT)
-    top, bars = 8.0, size.row * len(requests)
+    time = _time(of, size)
+    top, bars = TOP, size.row * len(requests)
     kv_top = top + bars + GAP
     height = kv_top + size.kv + AXIS
     parts = [
         _grid(time, size, top, kv_top + size.kv),
+        _window(time, of, top, top + bars),
         *(
             _request(request, place, time, of, size, words, top + size.row * place)
             for place, request in enumerate(requests)
         ),
-        _tokens(policy, time, of, size, top),
+        _tokens(policy, time, size, top) if dotted(of, size) else "",
         *_kv(policy["ticks"], time, of, size, kv_top, words),
         label(time.end, height - 4, words["time_s"], text_anchor="end", class_="axis-name"),
         *_columns(columns, time, of, top, kv_top + size.kv),
     ]
     return picture(*told, size.width, height, *parts)
+
+
+def names(requests: Sequence[Mapping[str, Any]], of: Frame, size: Size) -> str:
+    """The names of the rows alone, to stay in view beside a picture that is wider than its box."""
+    height = TOP + size.row * len(requests)
+    texts = [
+        _name(request, of, size, TOP + size.row * (place + 0.5)) for place, request in enumerate(requests)
+    ]
+    box = f"0 0 {number(size.left)} {number(height)}"
+    return element("svg", *texts, viewBox=box, class_="plot names", aria_hidden="true")
+
+
+def dotted(of: Frame, size: Size) -> bool:
+    """Whether the tokens of successive ticks can be told apart, with half a dot between them."""
+    time = _time(of, size)
+    return time.at(of.tick_ms / 1000) - time.at(0) >= 1.5 * size.dot
+
+
+def _time(of: Frame, size: Size) -> Scale:
+    return scale(Axis("", low=0, high=of.end_s), (), size.left, size.width - RIGHT)
+
+
+def _window(time: Scale, of: Frame, top: float, bottom: float) -> str:
+    if not of.window_shown:
+        return ""
+    d = f"M{number(time.at(of.window_s))} {number(top)}V{number(bottom)}"
+    return element("path", d=d, class_="window-end")
 
 
 def _grid(time: Scale, size: Size, top: float, bottom: float) -> str:
@@ -90,8 +128,8 @@ def _grid(time: Scale, size: Size, top: float, bottom: float) -> str:
     return element("path", d=lines, class_="grid") + "".join(names)
 
 
-def spans(request: Mapping[str, Any], tick_ms: float) -> Iterator[tuple[str, float, float]]:
-    """Queue, prefill and decode of a request in seconds; a token takes the tick in which it is emitted."""
+def spans(request: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
+    """Queue, prefill and decode of a request in seconds; decode ends where its last token is stamped."""
     at = request["phases"]
     begin, started, ready, last = (
         at[name] for name in ("received_ms", "prefill_start_ms", "prefill_end_ms", "last_token_ms")
@@ -99,7 +137,7 @@ def spans(request: Mapping[str, Any], tick_ms: float) -> Iterator[tuple[str, flo
     ends = (
         ("queue", begin, started),
         ("prefill", started, ready),
-        ("decode", ready, None if last is None else last + tick_ms),
+        ("decode", ready, last),
     )
     for kind, start, end in ends:
         if start is not None and end is not None and end > start:
@@ -115,17 +153,28 @@ def _request(
     words: Mapping[str, str],
     y: float,
 ) -> str:
-    middle = y + size.row / 2
-    missed = request["met_slo"] is False
-    name = label(
+    middle, broken = y + size.row / 2, misses(request, of.setting)
+    said = words["missed_text"].format(
+        id=request["id"], bounds=words["comma"].join(words[f"bound_{name}"] for name in broken)
+    )
+    boxes = [_box(request["id"], span, time, size, middle, words) for span in spans(request)]
+    return element(
+        "g",
+        element("title", said) if broken else "",
+        _name(request, of, size, middle),
+        *boxes,
+        _deadline(request, time, of, y, size.row, missed="slo" in broken),
+    )
+
+
+def _name(request: Mapping[str, Any], of: Frame, size: Size, middle: float) -> str:
+    return label(
         size.left - 6,
         middle + (3.5 if size.compact else 4.5),
         request["id"],
         text_anchor="end",
-        class_="missed" if missed else None,
+        class_="missed" if misses(request, of.setting) else None,
     )
-    boxes = [_box(request["id"], span, time, size, middle, words) for span in spans(request, of.tick_ms)]
-    return element("g", name, *boxes, _deadline(request, time, of, y, size.row, missed=missed))
 
 
 def _box(
@@ -149,21 +198,22 @@ def _box(
 def _deadline(
     request: Mapping[str, Any], time: Scale, of: Frame, y: float, row: float, *, missed: bool
 ) -> str:
-    if of.slo_ms is None or (at_s := (request["arrival_ms"] + of.slo_ms) / 1000) > of.end_s:
+    if (at_s := (request["arrival_ms"] + of.setting["slo"]) / 1000) > of.end_s:
         return ""
     d = f"M{number(time.at(at_s))} {number(y + 1)}v{number(row - 2)}"
     halo = element("path", d=d, class_="halo") if missed else ""
     return halo + element("path", d=d, class_="deadline late" if missed else "deadline")
 
 
-def _tokens(policy: Mapping[str, Any], time: Scale, of: Frame, size: Size, top: float) -> str:
-    """A dot for each token, in the middle of its tick."""
+def _tokens(policy: Mapping[str, Any], time: Scale, size: Size, top: float) -> str:
+    """A dot for each token where it is stamped, with a rim: the last one lies on the end of its bar."""
     places = {request["id"]: place for place, request in enumerate(policy["requests"])}
     d = []
     for tick in policy["ticks"]:
-        x = number(time.at((tick["time_ms"] + of.tick_ms / 2) / 1000))
+        x = number(time.at(tick["time_ms"] / 1000))
         d += [f"M{x} {number(top + size.row * (places[id] + 0.5))}h0" for id in tick["emitted"]]
-    return element("path", d="".join(d), class_="tokens small" if size.compact else "tokens")
+    small = " small" if size.compact else ""
+    return "".join(element("path", d="".join(d), class_=f"{name}{small}") for name in ("rims", "tokens"))
 
 
 def _kv(
@@ -210,7 +260,8 @@ def _staircase(rows: Sequence[Mapping[str, Any]], key: str, time: Scale, value: 
 
 def _columns(of_ticks: Sequence[int], time: Scale, of: Frame, top: float, bottom: float) -> Iterator[str]:
     for tick in of_ticks:
-        start, end = (time.at((tick + more) * of.tick_ms / 1000) for more in (0, 1))
+        ends = ((tick + more) * of.tick_ms / 1000 for more in (-BEFORE, 1 - BEFORE))
+        start, end = (time.at(max(end_s, 0)) for end_s in ends)
         yield element(
             "rect",
             x=start,

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from ledgers.rows import encode
 from reports.lab.live import LiveRun
+from reports.lab.refusals import TooManyError
 
 HEARTBEAT_S = 15.0
 MOST_STREAMS = 16
@@ -26,7 +27,7 @@ class Streams:
         if run.over and sent == len(run.events):
             return web.Response(status=204)  # so that an EventSource does not ask again
         if self._open >= MOST_STREAMS:
-            raise web.HTTPServiceUnavailable
+            raise TooManyError("too many follow the run already")
         self._open += 1
         try:
             return await _send(request, run, sent)

@@ -6,7 +6,7 @@ the disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,8 @@ def simulation(setting: Setting, policy: str, ledger: Ledger) -> Simulation:
 
     def on_tick(row: TickRow) -> None:
         if row.tick >= MOST_TICKS:
-            raise SettingError(
-                None, f"this takes more than {MOST_TICKS:,} ticks: a longer tick, or a higher rate"
-            )
+            message = f"this takes more than {MOST_TICKS:,} ticks: a longer tick, or a higher rate"
+            raise SettingError(None, message, "too_many_ticks", most=MOST_TICKS)
         ticks.append(row)
 
     scheduler = setting.scheduler(policy)
@@ -143,9 +142,9 @@ def _figures(summary: dict[str, Any], rows: dict[str, RequestRow]) -> dict[str, 
     }
 
 
-def makespan_ns(rows: Any) -> int:
+def makespan_ns(rows: Collection[RequestRow]) -> int:
     """From the first arrival to the last token of all."""
-    return max(row.end_ns or 0 for row in rows)
+    return max(row.end_ns or 0 for row in rows) - min(row.arrival_ns or 0 for row in rows)
 
 
 def _request(row: RequestRow, t_obs_ns: int, slo: Slo) -> dict[str, Any]:

@@ -24,16 +24,15 @@ from typing import Any
 import msgspec
 
 from ledgers.metrics import e2e_ns, meets, tpot_ns, ttft_ns
-from ledgers.options import DEFAULT_PRESET
 from ledgers.rows import RequestRow, row_decoder, tick_decoder
-from ledgers.settings import PRESETS
+from ledgers.settings import DEFAULT_PRESET, PRESETS
+from ledgers.tail import Tail
 from reports.agree import WARM_UPS
 from reports.agreement import Agreement
 from reports.agreement_text import agreement_text
 from reports.lab.experiment import makespan_ns, simulation, toy
 from reports.lab.setting import Setting, SettingError
 from reports.lab.states import Floor
-from reports.lab.tail import Tail
 from reports.processes import end_with_parent
 
 MOST_S = 120.0
@@ -41,6 +40,7 @@ OVERTIME_S = 30.0  # for processes to start, and for the comparison
 POLL_S = 0.04
 ENDING = ((signal.SIGINT, 0.5), (signal.SIGINT, 15.0), (signal.SIGKILL, 5.0))  # and how long each has
 _WARM_UP_TICKS = 8  # the smallest request, with time to spare
+ENDS = ("agreement", "stopped", "failed")
 _DONE = (0, 1, 4)  # exit codes of an agreement that was made, whatever its verdict
 
 
@@ -49,17 +49,24 @@ class BusyError(Exception):
 
 
 class LiveRun:
-    """One run, from its start to its last event. `events` are `(name, data)`, in order."""
+    """One run, from its start to its last event. `events` are `(name, data)`, in order.
+
+    `state` is the one told last, or how it ended: the name of its last event.
+    """
 
     def __init__(self, setting: Setting, simulated_s: float) -> None:
         self.id = secrets.token_hex(8)
         self.setting = setting
         self.simulated_s = simulated_s
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self.state = "starting"
         self.over = False
         self._stop = asyncio.Event()
         self._news = asyncio.Event()
         self._task = asyncio.create_task(self._run())
+
+    def to_json(self) -> dict[str, str]:
+        return {"id": self.id, "query": self.setting.query(), "state": self.state}
 
     async def stop(self) -> None:
         """End it now; returns when nothing of it is left."""
@@ -73,6 +80,10 @@ class LiveRun:
 
     def _tell(self, name: str, data: dict[str, Any]) -> None:
         self.events.append((name, data))
+        if name == "state":
+            self.state = data["state"]
+        elif name in ENDS:
+            self.state = name
         self._wake()
 
     def _wake(self) -> None:
@@ -162,21 +173,21 @@ class LiveRuns:
     """At most one run at a time; the last one can still be read."""
 
     def __init__(self) -> None:
-        self._last: LiveRun | None = None
+        self.last: LiveRun | None = None
 
-    def start(self, setting: Setting) -> LiveRun:
-        """BusyError while there is one, SettingError if it would take too long."""
-        if self._last and not self._last.over:
+    def start(self, setting: Setting, simulated_s: float) -> LiveRun:
+        """BusyError while there is one."""
+        if self.last and not self.last.over:
             raise BusyError("a live run is going on already: stop it, or wait for its end")
-        self._last = LiveRun(setting, simulated_s(setting))
-        return self._last
+        self.last = LiveRun(setting, simulated_s)
+        return self.last
 
     def find(self, id: str) -> LiveRun | None:
-        return self._last if self._last and self._last.id == id else None
+        return self.last if self.last and self.last.id == id else None
 
     async def close(self) -> None:
-        if self._last:
-            await self._last.stop()
+        if self.last:
+            await self.last.stop()
 
 
 class Follower:
@@ -229,7 +240,7 @@ class Follower:
 
 def simulated_s(setting: Setting) -> float:
     """How long the run takes by the simulation. SettingError if that is too long."""
-    run_s = makespan_ns(simulation(setting, setting.policy, toy(setting)).rows()) / 1e9
+    run_s = makespan_ns(list(simulation(setting, setting.policy, toy(setting)).rows())) / 1e9
     hardware = setting.machine()
     warm_up_s = WARM_UPS * (setting.wait + _WARM_UP_TICKS * hardware.tick_s)
     if run_s + warm_up_s > MOST_S:
@@ -237,7 +248,8 @@ def simulated_s(setting: Setting) -> float:
             f"on the real clock this takes {run_s:.0f} s, and {warm_up_s:.0f} s to warm up; "
             f"a live run may take {MOST_S:.0f} s"
         )
-        raise SettingError(None, message)
+        figures = {"run_s": run_s, "warm_up_s": warm_up_s, "most_s": MOST_S}
+        raise SettingError(None, message, "too_long", **figures)
     return run_s
 
 

@@ -35,10 +35,14 @@ def own_hosts(port: int) -> frozenset[str]:
     return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost"))
 
 
-def refusal(method: str, headers: CIMultiDictProxy[str], port: int) -> tuple[int, str] | None:
-    """The status and the reason, if the request is none of our own page's; None if it may pass."""
+def refusal(method: str, target: str, headers: CIMultiDictProxy[str], port: int) -> tuple[int, str] | None:
+    """The status and the reason, if the request is none of our own page's; None if it may pass.
+
+    A target may name a host itself, which then counts as much as the header.
+    """
     hosts = headers.getall("Host", [])
-    if len(hosts) != 1 or hosts[0].lower() not in own_hosts(port):
+    named = [] if target.startswith("/") else [target.partition("//")[2].partition("/")[0]]
+    if len(hosts) != 1 or not {host.lower() for host in hosts + named} <= own_hosts(port):
         return 421, f"the lab answers to 127.0.0.1:{port} and localhost:{port} only"
     if method not in CHANGING:
         return None
@@ -48,8 +52,6 @@ def refusal(method: str, headers: CIMultiDictProxy[str], port: int) -> tuple[int
     return None
 
 
-async def harden(request: web.Request, response: web.StreamResponse) -> None:
-    """For `on_response_prepare`."""
-    for name, value in HEADERS.items():
-        response.headers[name] = value
+def harden(response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")

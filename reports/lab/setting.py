@@ -1,7 +1,7 @@
 """A whole setting of the lab as the query of a URL, and back. Pure.
 
-Owns the knobs and their bounds. Two queries that mean the same have one canonical form, which names what
-differs from the default. A value that cannot be used is replaced by its default, and said.
+Owns the knobs, their order and their bounds. Two queries that mean the same have one canonical form, which
+names what differs from the default. A value that cannot be used is replaced by its default, and said.
 """
 
 from __future__ import annotations
@@ -14,15 +14,26 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from ledgers.options import DEFAULT_PRESET
-from ledgers.settings import HARDWARE, PRESETS, Hardware, Preset, SchedulerSettings, Slo, WindowSettings
+from ledgers.settings import (
+    DEFAULT_PRESET,
+    HARDWARE,
+    PRESETS,
+    Hardware,
+    Preset,
+    SchedulerSettings,
+    Slo,
+    WindowSettings,
+)
 from ledgers.units import NS_PER_MS, exact, to_ns
+from mock_server.policies import POLICIES as EVERY_POLICY
+from reports.lab.words import LANGUAGES
 
-POLICIES = ("immediate", "static", "continuous", "chunked")
-LANGUAGES = ("en", "zh")
+POLICIES = tuple(name for name in EVERY_POLICY if name != "classes")
+"""Without a file of classes `classes` is `continuous` once more."""
 MOST_CHARS = 512
 MOST_FIELDS = 32
-_NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3}0*)?", re.ASCII)
+MOST_DECIMALS = 3
+_OF_NUMBERS = re.compile(r"[-+.0-9eE]+", re.ASCII)  # as a number field of a form gives them
 _SHOWN = 24
 
 
@@ -40,36 +51,41 @@ class Knob(NamedTuple):
 
 KNOBS = (
     Knob("rate", 0.1, 100, 0.1, "req/s"),
+    Knob("tick", 0.02, 1, 0.01, "s", optional=True),
     Knob("batch", 1, 64, 1, "requests", whole=True),
     Knob("wait", 0, 10, 0.05, "s"),
+    Knob("chunk", 1, 512, 1, "tokens", whole=True),
     Knob("slo", 1, 600_000, 50, "ms"),
     Knob("ttft", 1, 600_000, 50, "ms", optional=True),
     Knob("tpot", 1, 600_000, 10, "ms", optional=True),
-    Knob("chunk", 1, 512, 1, "tokens", whole=True),
-    Knob("tick", 0.02, 1, 0.01, "s", optional=True),
 )
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "preset": tuple(PRESETS),
-    "policy": POLICIES,
     "hardware": tuple(HARDWARE),
-    "lang": LANGUAGES,
+    "policy": POLICIES,
+    "lang": tuple(LANGUAGES),
 }
-_OF_PRESETS = ("rate", "batch", "wait", "slo")
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What cannot be used of a query, and why. The field is None where it is the query as a whole."""
+    """What is refused, and why. The field is None where it is no single one that there is.
+
+    `code` stays the same whatever the message says, and `values` are the figures in it: a page can say it in
+    words of its own.
+    """
 
     field: str | None
     message: str
+    code: str
+    values: dict[str, Any] = {}
 
 
 class SettingError(Exception):
     """A setting that cannot be used."""
 
-    def __init__(self, field: str | None, message: str) -> None:
+    def __init__(self, field: str | None, message: str, code: str, **values: Any) -> None:
         super().__init__(message)
-        self.problem = Problem(field, message)
+        self.problem = Problem(field, message, code, values)
 
 
 class Setting(NamedTuple):
@@ -146,16 +162,18 @@ DEFAULT = Setting(**_of_preset(DEFAULT_PRESET))
 def parse(query: str) -> tuple[Setting, list[Problem]]:
     """The setting that a query means, and what of it cannot be used. An empty value is one not given."""
     if len(query) > MOST_CHARS:
-        return DEFAULT, [Problem(None, f"the query is longer than {MOST_CHARS} characters")]
+        message = f"the query is longer than {MOST_CHARS} characters"
+        return DEFAULT, [Problem(None, message, "query_too_long", {"most": MOST_CHARS})]
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
-        return DEFAULT, [Problem(None, f"the query has more than {MOST_FIELDS} fields")]
+        message = f"the query has more than {MOST_FIELDS} fields"
+        return DEFAULT, [Problem(None, message, "too_many_fields", {"most": MOST_FIELDS})]
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, text in pairs:
         if name in values:
-            problems.append(Problem(name, f"{name}: given twice"))
+            problems.append(Problem(name, f"{name}: given twice", "given_twice"))
         elif text.strip():
             try:
                 values[name] = _value(name, text.strip())
@@ -172,7 +190,8 @@ def parse_strictly(query: str) -> Setting:
     """SettingError names the first thing that cannot be used."""
     setting, problems = parse(query)
     if problems:
-        raise SettingError(problems[0].field, problems[0].message)
+        first = problems[0]
+        raise SettingError(first.field, first.message, first.code, **first.values)
     return setting
 
 
@@ -182,10 +201,12 @@ _BY_NAME = {knob.name: knob for knob in KNOBS}
 def _value(name: str, text: str) -> str | float:
     if name in CHOICES:
         if text not in CHOICES[name]:
-            raise SettingError(name, f"{name}: {_shown(text)} is not one of {', '.join(CHOICES[name])}")
+            message = f"{name}: {_shown(text)} is not one of {', '.join(CHOICES[name])}"
+            raise SettingError(name, message, "not_a_choice", value=_shown(text), choices=CHOICES[name])
         return text
     if name not in _BY_NAME:
-        raise SettingError(None, f"{_shown(name)} is not a setting; there are {', '.join(NAMES)}")
+        message = f"{_shown(name)} is not a setting; there are {', '.join(NAMES)}"
+        raise SettingError(None, message, "unknown_field", value=_shown(name), names=NAMES)
     return _number(_BY_NAME[name], text)
 
 
@@ -193,12 +214,35 @@ NAMES = (*CHOICES, *_BY_NAME)
 
 
 def _number(knob: Knob, text: str) -> float:
-    kind = "a whole number" if knob.whole else "a number of at most three decimals"
+    decimals = 0 if knob.whole else MOST_DECIMALS
+    value = _exactly(text)
+    if value is None:
+        code, why = "not_a_number", "is not a number"
+    elif not exact(knob.min) <= value <= exact(knob.max):
+        code, why = "out_of_range", "is out of range"
+    elif (value * 10**decimals).denominator > 1:
+        code = "too_many_decimals"
+        why = "is not a whole number" if knob.whole else f"has more than {decimals} decimals"
+    else:
+        return int(value) if knob.whole else float(value)
+    kind = "a whole number" if knob.whole else "a number"
     expected = f"{kind} from {knob.min:,g} to {knob.max:,g} ({knob.unit})"
-    value = float(text) if _NUMBER.fullmatch(text) else float("nan")
-    if not knob.min <= value <= knob.max or (knob.whole and value != int(value)):
-        raise SettingError(knob.name, f"{knob.name}: {_shown(text)} is not {expected}")
-    return int(value) if knob.whole else value
+    values = {
+        "value": _shown(text),
+        "min": knob.min,
+        "max": knob.max,
+        "unit": knob.unit,
+        "decimals": decimals,
+    }
+    raise SettingError(knob.name, f"{knob.name}: {_shown(text)} {why}; expected {expected}", code, **values)
+
+
+def _exactly(text: str) -> Fraction | None:
+    """None if it is no decimal number."""
+    try:
+        return exact(text) if _OF_NUMBERS.fullmatch(text) else None
+    except ValueError:
+        return None
 
 
 def _shown(text: str) -> str:

@@ -21,16 +21,6 @@ from ledgers.printable import printable
 from reports.charts.shapes import Chart, Table
 
 HERE = Path(__file__).parent
-WORDS = {
-    "en": {
-        "skip": "Skip to content",
-        "contents": "Contents",
-        "numbers": "Numbers",
-        "scroll": "table, scrollable",
-    },
-    "zh-Hans": {"skip": "跳到正文", "contents": "目录", "numbers": "数据", "scroll": "表格"},
-}
-
 _QUANTITY = re.compile(r"[-+−]?[\d.,]+\s*(%|ms|s)?[†*\s]*$|-$")
 
 
@@ -49,7 +39,7 @@ class Section(NamedTuple):
     parts: Sequence[Section] = ()
 
 
-def render(title: str, sections: Sequence[Section], *, lang: str = "en") -> str:
+def render(title: str, sections: Sequence[Section]) -> str:
     """A whole page."""
     style = style_sheet()
     return (
@@ -58,27 +48,15 @@ def render(title: str, sections: Sequence[Section], *, lang: str = "en") -> str:
         .render(
             title=title,
             sections=list(zip(_ids(sections), sections, strict=True)),
-            lang=lang,
-            words=_words(lang),
             style=Markup(style),
             style_hash=b64encode(sha256(style.encode()).digest()).decode(),
         )
     )
 
 
-def figure(chart: Chart, *, lang: str = "en", level: int = 3) -> str:
-    """One chart as a <figure>, with its heading of this level and its numbers: for a page made elsewhere."""
-    part: Any = _environment().get_template("parts.html").module
-    return str(part.figure(chart, _words(lang), level))
-
-
 @cache
 def style_sheet() -> str:
     return (HERE / "style.css").read_text(encoding="utf-8")
-
-
-def _words(lang: str) -> dict[str, str]:
-    return WORDS.get(lang, WORDS["en"])
 
 
 def _ids(sections: Sequence[Section]) -> list[str]:

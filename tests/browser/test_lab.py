@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Open, violations
+from tests.conftest import COMMAND
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 POLICIES = ("immediate", "static", "continuous", "chunked")
@@ -45,7 +47,7 @@ def test_predictions_come_first(lab: str, opened: Open) -> None:
     """Nothing of the outcome is seen before; then each prediction stands beside it."""
     page = opened(f"{lab}/?preset=busy")
     assert not page.locator("#compare").is_visible()
-    for policy, guess in zip(POLICIES, ("2", "9", "", "16"), strict=True):
+    for policy, guess in zip(POLICIES, ("02", "9", "", "16"), strict=True):
         page.locator(f"#predict-{policy}").fill(guess)
     page.get_by_role("button", name="Show what happened").click()
     said = page.locator(".said")
@@ -53,6 +55,18 @@ def test_predictions_come_first(lab: str, opened: Open) -> None:
     assert said.nth(1).inner_text() == "You said 9"
     right = [k for k in range(4) if "exact" in (said.nth(k).get_attribute("class") or "")]
     assert right == [0, 3], "2 and 16 are right"
+    assert "exactly right" in said.nth(3).inner_text(), "and not by colour alone"
+    page.locator("#focus-static").click()
+    expect(page.locator("#focus-title")).to_contain_text("Static")
+    assert said.nth(1).inner_text() == "You said 9", "whatever the policy in focus"
+    page.locator("#languages a[lang=zh]").click()
+    assert "9" in said.nth(1).inner_text(), "and whatever the language"
+    page.locator("#languages a[lang=en]").click()
+    page.locator("#knob-rate").fill("9")
+    expect(page.locator("#announce")).to_have_text("Now: Arrival rate 9.")
+    assert not said.nth(1).is_visible()
+    page.go_back()
+    expect(said.nth(1)).to_have_text("You said 9 ✓ exactly right", use_inner_text=False)
     page.get_by_role("button", name="predict again").click()
     assert not page.locator("#compare").is_visible()
     assert page.locator("#predict-immediate").is_visible()
@@ -60,7 +74,7 @@ def test_predictions_come_first(lab: str, opened: Open) -> None:
 
 def test_a_knob_changes_everything_at_once(lab: str, opened: Open) -> None:
     """Figures, pictures and the address; going back leads to the preset that was left."""
-    page = opened(f"{lab}/?preset=steady")
+    page = opened(f"{lab}/?preset=steady#123")
     page.locator("#preset-busy").click()
     page.locator("#pass").click()
     before = page.locator(".charts svg").first.inner_html()
@@ -70,13 +84,33 @@ def test_a_knob_changes_everything_at_once(lab: str, opened: Open) -> None:
     assert page.locator("#preset-overload").get_attribute("aria-current") == "true", "it is that preset now"
     assert page.evaluate("document.activeElement.id") == "knob-rate", "typing can go on"
     assert "preset=overload" in page.url
-    page.evaluate("location.hash = 'main'")
-    page.locator("#knob-rate").fill("2.2")
-    expect(page.locator(".score strong")).to_have_text(expected("steady"))
+    page.locator("#knob-rate").fill("9")
+    expect(page.locator("#announce")).to_have_text("Now: Arrival rate 9.")
+    page.locator("#focus-static").click()
+    expect(page.locator("#focus-title")).to_contain_text("Static")
     page.go_back()
-    expect(page.locator(".score strong")).to_have_text(expected("overload"))
+    expect(page.locator("#focus-title")).to_contain_text("Continuous")
+    assert page.locator("#knob-rate").input_value() == "9"
     page.go_back()
-    page.wait_for_url("**/?preset=steady")
+    expect(page.locator(".score strong")).to_have_text(expected("busy"))
+    assert page.locator("#knob-rate").input_value() == "8", "turning one knob on and on is one step"
+    page.go_back()
+    page.wait_for_url("**/?preset=steady#123")
+
+
+def test_an_emptied_knob_is_its_presets(lab: str, opened: Open) -> None:
+    """And not that of another preset; what has the focus keeps it."""
+    page = opened(f"{lab}/?preset=busy&batch=2")
+    page.locator("#pass").click()
+    page.locator("#knob-rate").fill("9")
+    expect(page.locator("#announce")).to_contain_text("Arrival rate 9")
+    page.locator("#knob-rate").fill("")
+    page.locator("#knob-batch").fill("")
+    page.locator("#step-next").focus()
+    expect(page.locator(".score strong")).to_have_text(expected("busy"))
+    assert page.locator("#knob-rate").get_attribute("placeholder") == "8"
+    assert page.evaluate("document.activeElement.id") == "step-next"
+    assert page.url.endswith("/?preset=busy&lang=en")
 
 
 def test_an_address_carries_the_whole_setting(lab: str, opened: Open) -> None:
@@ -102,6 +136,12 @@ def test_what_cannot_be_used_is_said(lab: str, opened: Open) -> None:
     page = opened(f"{lab}/?preset=busy")
     page.locator("#knob-rate").fill("1000")
     expect(page.locator("#problems")).to_contain_text("Arrival rate: that is not a number from 0.1 to 100")
+    rate = page.get_by_label("Arrival rate")
+    assert rate.get_attribute("aria-invalid") == "true"
+    assert "problem-rate" in (rate.get_attribute("aria-describedby") or "")
+    rate.fill("8")
+    expect(page.locator("#problems")).to_have_text("")
+    assert rate.get_attribute("aria-invalid") is None
 
 
 def test_ticks_are_stepped_through_by_keyboard(lab: str, opened: Open) -> None:
@@ -135,6 +175,11 @@ def test_ticks_are_stepped_through_by_keyboard(lab: str, opened: Open) -> None:
     assert shown() == known(1)
     page.locator('#focus .column[data-tick="9"]').click()
     assert shown() == known(9)
+    page.locator("#slider").press("ArrowUp")
+    assert shown() == known(10)
+    page.locator("#focus-chunked").click()
+    expect(page.locator("#focus-title")).to_contain_text("Chunked")
+    assert page.locator('.state [data-field="tick"]').inner_text() == "10", "the same tick of another policy"
 
 
 def test_a_live_run_ends_in_its_agreement(lab: str, opened: Open) -> None:
@@ -153,18 +198,66 @@ def test_a_live_run_ends_in_its_agreement(lab: str, opened: Open) -> None:
     assert page.locator('[data-agree="verdict"]').inner_text() in ("They agree", "This run proves nothing")
     assert all(page.locator(".measured").all_inner_texts()), "the client's figure for every request"
     assert page.locator("#run").is_enabled()
+    counts = page.locator(".stream .count").all_text_contents()
+    assert sum(int(count.split(" of ")[0]) for count in counts) == TOKENS, "as a screen reader has it"
 
 
-def test_a_live_run_can_be_stopped(lab: str, opened: Open) -> None:
-    """And another one may follow at once."""
+def test_a_live_run_belongs_to_no_page(lab: str, opened: Open) -> None:
+    """A page that is loaded in the middle of it follows it and can stop it, whatever its own setting."""
     page = opened(f"{lab}/?preset=steady")
     page.locator("#pass").click()
     page.locator("#run").click()
     expect(page.locator(".slots i.here").first).to_be_visible()
-    page.locator("#stop").click()
-    expect(page.locator("#live-status")).to_have_text("Stopped.")
-    expect(page.locator("#run")).to_be_enabled()
-    assert not page.locator("#agreement").is_visible()
+    assert page.evaluate("document.activeElement.id") == "run"
+    page.reload()
+    expect(page.locator(".slots i.here").first).to_be_visible()
+    other = opened(f"{lab}/?preset=busy&policy=static")
+    expect(other.locator("#problems")).to_contain_text("A live run is going on: Steady, Continuous")
+    other.locator("#pass").click()
+    expect(other.locator("#live-other")).to_be_visible()
+    assert "Continuous" in other.locator("#live").inner_text(), "its own policy"
+    page.locator("#stop").press("Enter")
+    for each in (page, other):
+        expect(each.locator("#live-status")).to_have_text("Stopped.")
+        expect(each.locator("#run")).to_be_enabled()
+        assert not each.locator("#agreement").is_visible()
+    assert page.evaluate("document.activeElement.id") == "stop", "focus stays where it was"
+    other.locator("#run").click()
+    expect(other.locator("#stop")).to_be_enabled()
+    assert not other.locator("#live-other").is_visible()
+    assert "Static" in other.locator("#live").inner_text(), "the next run is of the page's setting"
+    other.locator("#stop").click()
+    expect(other.locator("#live-status")).to_have_text("Stopped.")
+
+
+def test_what_goes_wrong_is_said(browser: Browser) -> None:
+    """A run that is refused, a lab that has too much to do, and one that is gone."""
+    process = subprocess.Popen([*COMMAND, "lab", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    page = browser.new_page()
+    try:
+        page.goto(process.stdout.readline().split()[1] + "?preset=steady&rate=0.1")
+        page.locator("#pass").click()
+        page.locator("#run").click()
+        expect(page.locator("#live-status")).to_contain_text("a live run may take 120 s")
+        assert not page.locator("#live-tokens").is_visible()
+        busy = '{"error": {"field": null, "message": "no", "code": "busy", "values": {}}}'
+        page.route("**/?*", lambda route: route.fulfill(status=503, body=busy))
+        page.locator("#knob-rate").fill("2")
+        expect(page.locator("#problems")).to_have_text("The lab has too much to do: try again in a moment")
+        page.unroute("**/?*")
+        page.locator("#knob-rate").fill("2.2")
+        expect(page.locator("#announce")).to_contain_text("2.2")
+        page.locator("#run").click()
+        expect(page.locator("#stop")).to_be_enabled()
+        process.kill()
+        expect(page.locator("#live-status")).to_have_text("The connection to the lab was lost.")
+        expect(page.locator("#run")).to_be_enabled()
+    finally:
+        process.kill()
+        process.wait(30)
+        process.stdout.close()
+        page.close()
 
 
 @pytest.mark.parametrize(
@@ -186,6 +279,10 @@ def test_everybody_can_read_it(lab: str, opened: Open, name: str, options: dict[
     if name != "chinese":
         assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.evaluate("document.querySelector('#focus .wide').scrollLeft = 200")
+    box = page.locator("#focus .names").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0, "the names of the rows stay in view"
 
 
 def test_it_speaks_chinese(lab: str, opened: Open) -> None:

@@ -1,87 +1,117 @@
-// A run on the real clock: asked for, followed as its events come, and its agreement shown.
+// A run on the real clock: asked for, followed as its events come, and its agreement shown. One that goes on
+// already is followed from its start, by whatever page: its events are all told again.
 "use strict";
 
 (() => {
   const { one, all } = lab;
   const PHASES = ["queue", "prefill"];
-  let run = null; // { id, source }
+  const OVER = ["agreement", "stopped", "failed"];
+  const LOST_MS = 4000;
+  let run = null; // { id, source, silence }
 
   document.addEventListener("click", (event) => {
+    if (event.target.getAttribute("aria-disabled") === "true") return;
     if (event.target.id === "run") start();
     if (event.target.id === "stop") stop();
   });
+  document.addEventListener("DOMContentLoaded", () => attach().catch(() => {}));
 
   async function start() {
     begin();
     try {
-      const answer = await ask("POST", "/api/runs", { query: one("#main").dataset.query });
-      run = { id: answer.id, source: new EventSource(`/api/runs/${encodeURIComponent(answer.id)}/events`) };
+      await prepare(one("#main").dataset.run);
+      follow(await ask("POST", "/api/runs", { query: one("#main").dataset.run }));
     } catch (error) {
-      return end("failed", { message: error.message });
+      if (error.told?.code !== "run_going_on" || !(await attach())) end("failed", { message: lab.refused(error) });
     }
-    follow(run.source);
+  }
+
+  // Whether there is one.
+  async function attach() {
+    const { run: found } = await ask("GET", "/api/runs");
+    if (!found || OVER.includes(found.state) || run) return false;
+    begin();
+    const query = new URLSearchParams(found.query);
+    query.delete("lang");
+    await prepare(query.toString());
+    follow(found);
+    if (!one("#outcome").open) lab.complain(lab.say("going", { setting: one("#live").dataset.said }));
+    return true;
+  }
+
+  // The part of the page that shows a run of this setting, with nothing in it yet.
+  async function prepare(query) {
+    lab.swap("live", await lab.fetched(`${query}&lang=${one("#knobs [name=lang]").value}`));
+    lab.other();
+    begin();
   }
 
   async function ask(method, path, body) {
-    const answer = await fetch(path, {
-      method,
-      headers: { "Content-Type": "application/json" },
-      body: body && JSON.stringify(body),
-    });
-    const found = answer.status === 204 ? {} : await answer.json();
-    if (!answer.ok) throw new Error(found.error?.message ?? `HTTP ${answer.status}`);
-    return found;
+    const headers = { "Content-Type": "application/json" };
+    const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+    if (!answer.ok) throw await lab.refusal(answer);
+    return answer.status === 204 ? {} : answer.json();
   }
 
-  function follow(source) {
+  function follow(found) {
+    const source = new EventSource(`/api/runs/${encodeURIComponent(found.id)}/events`);
+    run = { id: found.id, source, silence: null };
+    one("#live-tokens").hidden = false;
+    able("stop", true);
     const on = (name, action) => source.addEventListener(name, (event) => action(JSON.parse(event.data)));
     on("tick", ticked);
-    on("state", stated);
+    on("state", ({ state }) => { if (lab.words[state]) tell(state); });
     on("request", measured);
-    on("agreement", (found) => { agreed(found); end("done"); });
-    on("failed", (found) => end("failed", found));
-    source.onerror = () => { if (source.readyState === EventSource.CLOSED) end("lost"); };
+    on("agreement", (data) => { agreed(data); end("done"); });
+    on("stopped", () => end("stopped"));
+    on("failed", (data) => end("failed", { message: lab.refused({ told: data }) }));
+    source.onopen = heard;
+    source.onerror = () => {
+      if (source.readyState === EventSource.CLOSED) end("lost");
+      else if (run?.source === source) run.silence ??= setTimeout(() => end("lost"), LOST_MS);
+    };
+  }
+
+  function heard() {
+    clearTimeout(run?.silence);
+    if (run) run.silence = null;
   }
 
   function begin() {
     lab.running = true;
-    one("#run").disabled = true;
-    one("#stop").disabled = false;
-    one("#live-tokens").hidden = false;
-    one("#agreement").hidden = true;
-    for (const slot of all(".slots i.here")) slot.classList.remove("here");
-    for (const row of all(".stream tbody tr")) row.className = one(".measured", row).textContent = "";
+    able("run", false);
     tell("starting");
   }
 
-  function end(word, values = {}) {
+  function end(word, values) {
+    heard();
     run?.source.close();
     run = null;
     lab.running = false;
-    one("#run").disabled = false;
-    one("#stop").disabled = true;
+    able("run", true);
+    able("stop", false);
     lab.mark(all("#live .column"), "");
     tell(word, values);
   }
 
   async function stop() {
-    if (!run) return;
-    one("#stop").disabled = true;
+    able("stop", false);
+    tell("stopping");
     try {
       await ask("DELETE", `/api/runs/${encodeURIComponent(run.id)}`);
-      end("stopped");
+      if (run) end("stopped");
     } catch (error) {
-      end("failed", { message: error.message });
+      if (run) end("failed", { message: lab.refused(error) });
     }
+  }
+
+  // Not `disabled`: that would take the focus from whoever has just pressed it.
+  function able(id, yes) {
+    one(`#${id}`).setAttribute("aria-disabled", String(!yes));
   }
 
   function tell(word, values) {
     one("#live-status").textContent = lab.say(word, values);
-  }
-
-  function stated(found) {
-    if (found.state === "stopped") end("stopped");
-    else if (lab.words[found.state]) tell(found.state);
   }
 
   function ticked(tick) {
@@ -92,18 +122,21 @@
     lab.mark(all("#live .column"), tick.tick);
   }
 
+  const rowOf = (id) => one(`.stream tr[data-id="${CSS.escape(id)}"]`);
+
   function measured(found) {
-    const row = one(`.stream tr[data-id="${CSS.escape(found.id)}"]`);
-    if (row) one(".measured", row).textContent = found.e2e_ms === null ? found.outcome : digits(found.e2e_ms, 1);
+    const row = rowOf(found.id);
+    if (row) one(".measured", row).textContent = found.e2e_ms === null ? lab.say("unfinished") : lab.digits(found.e2e_ms, 1);
   }
 
   function fill(id) {
-    const row = one(`.stream tr[data-id="${CSS.escape(id)}"]`);
-    one(".slots i:not(.here)", row ?? document.createElement("p"))?.classList.add("here");
+    const row = rowOf(id);
+    if (!row) return;
+    one(".slots i:not(.here)", row)?.classList.add("here");
+    one(".count", row).textContent = lab.say("of", { met: all("i.here", row).length, n: all("i", row).length });
   }
 
-  const digits = (value, most = 2) => (value == null ? "-" : value.toLocaleString(document.documentElement.lang, { maximumFractionDigits: most }));
-  const spread = (values) => lab.say("ms", { values: values.map((value) => digits(value)).join(" / ") });
+  const spread = (values) => lab.say("ms", { values: values.map((value) => lab.digits(value, 2)).join(" / ") });
 
   function agreed({ agreement, text }) {
     const { verdict, schedule, timing } = agreement;
@@ -122,6 +155,7 @@
       item.textContent = reason;
       return item;
     }));
+    one("#why-verdict").hidden = agreement.reasons.length === 0;
     one("#agree-text pre").textContent = text;
     one("#agreement").hidden = false;
   }

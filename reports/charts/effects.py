@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reports.charts import Axis, Chart, Table
-from reports.charts.frame import legend, swatch
+from reports.charts.frame import BOTTOM, RIGHT, WIDTH, below, legend, swatch, within
 from reports.charts.scales import Scale, scale, ticks
+from reports.charts.shapes import Axis, Chart, Table
 from reports.charts.svg import element, label, number, picture
+from reports.tables import shortened
 
-WIDTH, LEFT, RIGHT, TOP, DEEP, BOTTOM = 640.0, 172.0, 24.0, 8.0, 24.0, 44.0
-LETTERS = 17
+LEFT, TOP, DEEP = 172.0, 8.0, 24.0
+MOST_LETTERS = 17
 CHANGE = Axis("change, shares in points", "%")
 LEAST_SHOWN = 10.0  # percent to either side
 VERDICTS = ("better", "worse", "no difference shown", "cannot tell")
 
 
-class EffectRow(NamedTuple):
+class Effect(NamedTuple):
     """`middle` is the change in percent, `low` and `high` its interval; None is not known, or has no bound.
 
     From 0 to `forgiven` the tolerance has nothing against it. `said` is the same in words.
@@ -32,7 +33,7 @@ class EffectRow(NamedTuple):
     said: str
 
 
-def effects_chart(title: str, description: str, rows: Sequence[EffectRow]) -> Chart:
+def effects(title: str, description: str, rows: Sequence[Effect]) -> Chart:
     """What would make all others too small to be seen is cut off, with an arrow."""
     most = _reach(rows)
     of = scale(CHANGE, [-most, most], LEFT, WIDTH - RIGHT)
@@ -46,7 +47,7 @@ def effects_chart(title: str, description: str, rows: Sequence[EffectRow]) -> Ch
     return Chart(title, description, keys + image, table)
 
 
-def _reach(rows: Sequence[EffectRow]) -> float:
+def _reach(rows: Sequence[Effect]) -> float:
     """As far as the farthest effect, and intervals up to twice of that."""
     middles = [abs(row.middle) for row in rows if row.middle is not None]
     ends = [abs(end) for row in rows for end in (row.low, row.high, row.forgiven) if end is not None]
@@ -54,44 +55,39 @@ def _reach(rows: Sequence[EffectRow]) -> float:
 
 
 def _axis(of: Scale, height: float) -> str:
-    bottom = height - BOTTOM
-    parts = []
+    """A line for each tick, that of no change darker."""
+    bottom, parts, along = height - BOTTOM, [], []
     for tick in ticks(of):
-        x = number(of.at(tick.value))
-        zero = abs(tick.value) < 1e-9
-        parts.append(
-            element("path", d=f"M{x} {number(TOP)}V{number(bottom)}", class_="axis" if zero else "grid")
-        )
-        sign = "+" if tick.value > 0 and not zero else ""
-        parts.append(label(of.at(tick.value), bottom + 18, sign + tick.label, text_anchor="middle"))
-    parts.append(label(of.end, height - 6, CHANGE.label, text_anchor="end", class_="axis-name"))
-    return "".join(parts)
+        d = f"M{number(of.at(tick.value))} {number(TOP)}V{number(bottom)}"
+        parts.append(element("path", d=d, class_="axis" if abs(tick.value) < 1e-9 else "grid"))
+        along.append(tick._replace(label=f"+{tick.label}") if tick.value > 1e-9 else tick)
+    return "".join(parts) + below(of, along, CHANGE.label, bottom)
 
 
-def _row(of: Scale, row: EffectRow, top: float) -> str:
-    middle, zero, forgiven = top + DEEP / 2, of.at(0), _within(of, row.forgiven)
+def _row(of: Scale, row: Effect, top: float) -> str:
+    middle, zero, forgiven = top + DEEP / 2, of.at(0), within(of, row.forgiven)
     left, wide = min(zero, forgiven), abs(forgiven - zero)
     parts = [
         element("rect", x=left, y=top + 2, width=wide, height=DEEP - 4, class_="band"),
-        label(LEFT - 10, middle + 4, _short(row.name), text_anchor="end"),
+        label(LEFT - 10, middle + 4, shortened(row.name, MOST_LETTERS), text_anchor="end"),
     ]
     if row.low is not None or row.high is not None:
         parts.append(element("path", d=_whisker(of, row, middle), class_="whisker"))
     if row.middle is not None:
-        parts.append(_mark(row.verdict, _within(of, row.middle), middle))
+        parts.append(_mark(row.verdict, within(of, row.middle), middle))
     return element("g", *parts)
 
 
 def _mark(verdict: str, x: float, y: float) -> str:
     """Told apart by shape as well: full and round, full and square, hollow."""
     if verdict == "worse":
-        return element("rect", x=x - 4.5, y=y - 4.5, width=9.0, height=9.0, fill="var(--bad)")
+        return element("rect", x=x - 4.5, y=y - 4.5, width=9.0, height=9.0, class_="worse")
     if verdict == "better":
-        return element("circle", cx=x, cy=y, r=5.0, fill="var(--good)")
-    return element("circle", cx=x, cy=y, r=4.0, fill="var(--paper)", stroke="var(--ink)", stroke_width=1.5)
+        return element("circle", cx=x, cy=y, r=5.0, class_="better")
+    return element("circle", cx=x, cy=y, r=4.0, class_="open")
 
 
-def _whisker(of: Scale, row: EffectRow, y: float) -> str:
+def _whisker(of: Scale, row: Effect, y: float) -> str:
     """From end to end; an end that is out of the picture, or without bound, is an arrow."""
     ends = []
     for limit, edge, away in ((row.low, of.start, 1), (row.high, of.end, -1)):
@@ -105,11 +101,3 @@ def _whisker(of: Scale, row: EffectRow, y: float) -> str:
         ends.append((x, tip))
     (low, low_tip), (high, high_tip) = ends
     return f"M{number(low)} {number(y)}{low_tip}H{number(high)}{high_tip}"
-
-
-def _within(of: Scale, value: float) -> float:
-    return min(max(of.at(value), of.start), of.end)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LETTERS else f"{name[: LETTERS // 2]}…{name[-(LETTERS // 2) :]}"
