@@ -73,19 +73,32 @@ def distinct(requirements: Sequence[Requirement]) -> list[Requirement]:
 
 
 def find(
-    search: Search, setting: Setting, label: str, runs: Path, each: Map, tell: Tell, judged: Judged
+    search: Search,
+    setting: Setting,
+    label: str,
+    runs: Path,
+    each: Map,
+    tell: Tell,
+    judged: Judged,
+    known: Mapping[float, Candidate],
 ) -> Found:
-    """The highest rate at which a setting meets every requirement. `judged` has each rate as it is done."""
+    """The highest rate at which a setting meets every requirement. `judged` has each rate as it is done.
+
+    What is `known` of an earlier attempt is taken as it is.
+    """
     low, high = search.rates or _bracket(search, setting)
     _check_length(search, setting, low, tell)
     verdicts: dict[Fraction, Verdict] = {}
     candidates: dict[Fraction, Candidate] = {}
     lifts: dict[Fraction, Fraction] = {}
     while (rate := next_rate(verdicts, low, high, search.resolution, lifts)) is not None:
-        found = judge_rate(search, setting, rate, runs, each)
+        before = known.get(float(rate))
+        found = before or judge_rate(search, setting, rate, runs, each)
         verdicts[rate], candidates[rate] = found.verdict, found
         if found.lift is not None:  # a step further than would just do, or its verdict would stay open
             lifts[rate] = Fraction(found.lift * (1 + search.resolution))
+        if before is not None:
+            continue
         judged(found)
         why = f" ({found.reason})" if found.reason else ""
         tell(f"{label}{': ' * bool(label)}{float(rate):g} req/s {found.verdict}{why}")

@@ -381,24 +381,45 @@ def test_runs_of_two_settings_do_not_overwrite_each_other(
     assert len(directories) == len(set(directories)) > 16
 
 
-def test_an_interrupted_search_leaves_the_rates_it_has_judged(tmp_path: Path) -> None:
-    """Ctrl-C in the middle of the only setting: exit code 130, one line, and a line for each rate."""
-    asked = ("--find", "--require", "ttft.p95<=800", "--resolution", "0.1%", "--jobs", "1", "--out", "found")
-    command = [*COMMAND, "sweep", *MADE, *asked]
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_search_that_was_stopped_goes_on(tmp_path: Path, ending: signal.Signals) -> None:
+    """After kill -9 or Ctrl-C, and half a line: no rate is judged again, and the bytes end the same."""
+    asked = ["--find", "--require", "ttft.p95<=800", "--resolution", "1%", "--jobs", "1"]
+    asked = ["sweep", *MADE, *asked, "--max-requests", "9600", "--policy", "static,chunked"]
+    assert tokentick(*asked, "--out", "whole", cwd=tmp_path).returncode in (0, 4)
+    command = [*COMMAND, *asked, "--out", "found"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     rates = tmp_path / "found" / "rates.jsonl"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (rates.exists() and rates.read_bytes().count(b"\n") >= 1):
+    while time.monotonic() < deadline and not (rates.exists() and rates.read_bytes().count(b"\n") >= 2):
         time.sleep(0.002)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ending)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, said
+    assert process.returncode == (-signal.SIGKILL if ending == signal.SIGKILL else 130), said
     assert "Traceback" not in said
-    assert "rates.jsonl has every rate judged" in said
-    assert not (tmp_path / "found" / "find.json").exists()
-    judged: list[dict[str, Any]] = json_lines(rates)
+    if ending == signal.SIGINT:
+        assert "rates.jsonl has every rate judged; the same command with --out goes on" in said
+    done = rates.read_bytes().count(b"\n")
+    judged: list[dict[str, Any]] = [json.loads(line) for line in rates.read_bytes().splitlines()[:done]]
     assert {each["verdict"] for each in judged} <= {"kept", "missed", "open"}
     assert all(each["setting"] == 0 and each["repeats"] >= 4 for each in judged)
+    with rates.open("ab") as file:
+        file.write(b'{"setting":')
+    refused(tokentick(*asked, "--out", "found", "--seed", "7", cwd=tmp_path), 2, "another search", "seed")
+    again = tokentick(*asked, "--out", "found", cwd=tmp_path)
+    assert again.returncode in (0, 4), again.stderr
+    assert f"going on behind {done} rates" in again.stderr
+    for name in ("rates.jsonl", "find.json"):
+        assert (tmp_path / "found" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_search_that_was_refused_does_not_bind_its_directory(tmp_path: Path) -> None:
+    """Nothing was judged under the flags that were wrong, so others may follow."""
+    asked = ("--find", "--request-rate", "1,20", "--arrival", "poisson", "--require", "e2e.p95<=900")
+    refused(tokentick("sweep", "toy", *asked, "--max-requests", "63", "--out", "o", cwd=tmp_path), 2, "64")
+    again = tokentick("sweep", "toy", *asked, "--max-requests", "64", "--out", "o", cwd=tmp_path)
+    assert again.returncode in (0, 1, 4), again.stderr
+    assert json.loads((tmp_path / "o" / "search.json").read_text())["max_requests"] == 64
 
 
 def test_a_class_that_is_not_there_is_refused(tmp_path: Path) -> None:
