@@ -7,6 +7,7 @@ a figure: `warnings` say what a figure does not mean.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -58,32 +59,43 @@ class Streams(msgspec.Struct):
 
     gaps: int = 0  # from one event to the next
     shared: int = 0  # of them, within one read
+    judged: int = 0  # gaps of streams that a client was there for all the time
+    judged_shared: int = 0
     long: int = 0  # streams of at least LEAST_EVENTS events
     in_one_piece: int = 0  # of them, those of which nearly all came in the reads of other events
     tokens: int = 0  # of streams of one choice whose tokens were counted otherwise than by their events
     events: int = 0  # of the same
 
-    def add(self, row: RequestRow) -> None:
+    def add(self, row: RequestRow, *, missed: bool) -> None:
+        """`missed`: the client did not run for a part of the time, so that what it read says less."""
         if row.first_token_ns is None or not row.events:
             return
         if row.shared_reads is not None:
-            self._add_reads(row.events - 1, row.shared_reads)
+            self.gaps += row.events - 1
+            self.shared += row.shared_reads
+            if not missed:
+                self._judge(row.events - 1, row.shared_reads)
         if row.tokens is not None and row.token_source != "events" and (row.choices or 1) == 1:
             self.tokens += row.tokens
             self.events += row.events
 
-    def _add_reads(self, gaps: int, shared: int) -> None:
-        self.gaps += gaps
-        self.shared += shared
+    def _judge(self, gaps: int, shared: int) -> None:
+        self.judged += gaps
+        self.judged_shared += shared
         if gaps + 1 >= LEAST_EVENTS:
             self.long += 1
             self.in_one_piece += shared >= IN_ONE_PIECE * gaps
 
 
 class Deliveries:
-    """Add every row of a run; those that did not complete pass by."""
+    """Add every row of a run; those that did not complete pass by.
 
-    def __init__(self) -> None:
+    `absences`: from when to when the client did not run. How streams came in which it was away says nothing
+    of who sent them.
+    """
+
+    def __init__(self, absences: Sequence[tuple[int, int]] = ()) -> None:
+        self._absences = absences
         self._prompt = Differences()
         self._output = Differences()
         self._streams = Streams()
@@ -101,7 +113,7 @@ class Deliveries:
         if row.outcome != "completed":
             return
         self._completed += 1
-        self._streams.add(row)
+        self._streams.add(row, missed=any(_is_open(row, *absence) for absence in self._absences))
         self._unseen += unseen(row)
         if row.choices is not None and row.choices > 1:
             self._choices.add(row.choices)
@@ -169,11 +181,12 @@ class Deliveries:
     def _clumped(self, loop_lag_p50_ms: float | None) -> list[str]:
         streams, found = self._streams, []
         slow = loop_lag_p50_ms is not None and loop_lag_p50_ms > SLOW_LOOP_MS
-        if streams.gaps >= LEAST_GAPS and streams.shared > CLUMPED_SHARE * streams.gaps:
+        if streams.judged >= LEAST_GAPS and streams.judged_shared > CLUMPED_SHARE * streams.judged:
             who = "a proxy or the server collects events"
             if slow:
                 who = f"this client was slow to read (every other second {loop_lag_p50_ms:.0f} ms and more)"
-            clumped = f"{streams.shared / streams.gaps:.0%} of the events came in the read of the one before"
+            part = f"{streams.judged_shared / streams.judged:.0%}"
+            clumped = f"{part} of the events came in the read of the one before"
             found.append(f"clumped streams: {clumped}; {who}, so ITL is not the server's")
         if streams.in_one_piece and not slow:
             found.append(
@@ -200,6 +213,13 @@ class Deliveries:
                 "came: its count is used"
             )
         return found
+
+
+def _is_open(row: RequestRow, begin_ns: int, end_ns: int) -> bool:
+    """Whether an answer was awaited or came in that time."""
+    left_ns = row.sent_ns if row.sent_ns is not None else row.arrival_ns
+    last_ns = row.last_token_ns
+    return (left_ns is None or left_ns < end_ns) and (last_ns is None or last_ns > begin_ns)
 
 
 def _late_loop(lag_p50_ms: float | None) -> list[str]:

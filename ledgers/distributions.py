@@ -15,6 +15,7 @@ import msgspec
 from ledgers.units import NS_PER_MS, ceil_div, exact
 
 PERCENTILES = (50, 90, 95, 99)
+LEAST_AT_RISK = 5  # for a percentile that is estimated
 Percent = int | float | str | Fraction
 T = TypeVar("T", int, float)
 
@@ -70,7 +71,7 @@ def distribution(values_ns: Iterable[int] | Iterable[float]) -> Distribution | N
 
 
 class Survival(msgspec.Struct, frozen=True):
-    """Kaplan–Meier estimates in ms; None where the curve does not come down to the percentile.
+    """Kaplan–Meier estimates in ms; None where too few were left, or the curve does not come down so far.
 
     `n` requests, of which `censored` had not got there when they were last seen.
     """
@@ -83,32 +84,33 @@ class Survival(msgspec.Struct, frozen=True):
     censored: int
 
 
-def kaplan_meier(observed_ns: Iterable[int], censored_ns: Iterable[int]) -> Survival | None:
+def kaplan_meier(
+    observed_ns: Iterable[int], censored_ns: Iterable[int], least_at_risk: int = LEAST_AT_RISK
+) -> Survival | None:
     """Percentiles for all, from durations seen to their end and durations cut off (right-censored).
 
-    The product-limit estimate S(t) = Π (1 − d/r) over the times t with d ends among r at risk; a cut-off at
-    the same time as an end still counts as at risk. The p-th percentile is the first t with S(t) ≤ 1 − p/100,
-    which without censoring is the nearest rank. Kaplan & Meier, JASA 53 (1958), 457-481. None if there is
-    nothing.
+    The product-limit estimate S(t) = Π (1 − 1/r) over the ends, one by one, r being at risk before each; a
+    cut-off at the same time as an end still counts as at risk. The p-th percentile is the first end with
+    S ≤ 1 − p/100, which without censoring is the nearest rank. Kaplan & Meier, JASA 53 (1958), 457-481. The
+    steps grow as fewer are left, up to the last, which brings the curve from anywhere to 0: a percentile
+    that comes where r < `least_at_risk` is that of one or two requests, and None. None if there is nothing.
     """
     ends, cuts = sorted(observed_ns), sorted(censored_ns)
     n = len(ends) + len(cuts)
     if not n:
         return None
     found: list[float | None] = []
-    survival, start, cut = 1.0, 0, 0
-    while start < len(ends) and len(found) < len(PERCENTILES):
-        time, stop = ends[start], start + 1
-        while stop < len(ends) and ends[stop] == time:
-            stop += 1
+    survival, cut = 1.0, 0
+    for number, time in enumerate(ends):
         while cut < len(cuts) and cuts[cut] < time:
             cut += 1
-        at_risk = n - start - cut
-        survival *= 1 - (stop - start) / at_risk
+        at_risk = n - number - cut
+        if at_risk < least_at_risk or len(found) == len(PERCENTILES):
+            break
+        survival *= 1 - 1 / at_risk
         # A product of n floats is off by about n·1e-16, far less than the 1/n between two ranks.
         while len(found) < len(PERCENTILES) and survival <= 1 - PERCENTILES[len(found)] / 100 + 1e-9:
             found.append(time / NS_PER_MS)
-        start = stop
     found += [None] * (len(PERCENTILES) - len(found))
     p50, p90, p95, p99 = found
     return Survival(p50, p90, p95, p99, n, len(cuts))

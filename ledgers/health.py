@@ -91,6 +91,16 @@ def stalled_ns(sample: HealthSample) -> int | None:
     return sample.loop_lag_max_ns if sample.loop_lag_max_ns >= _STALL_NS and touched else None
 
 
+def absences(samples: Sequence[HealthSample]) -> list[tuple[int, int]]:
+    """The times, from one sample to the next, in which the client did not run for long."""
+    begins = [0, *(sample.t_ns for sample in samples)]
+    return [
+        (begin, sample.t_ns)
+        for begin, sample in zip(begins, samples, strict=False)
+        if sample.loop_lag_max_ns >= _STALL_NS
+    ]
+
+
 def spoiled(samples: Sequence[HealthSample]) -> list[HealthSample]:
     """The client-limited ones, if they are more than one in twenty: a single hiccup is no bottleneck."""
     found = [sample for sample in samples if sample.reasons]

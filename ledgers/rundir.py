@@ -154,7 +154,7 @@ class Finished(NamedTuple):
     """What a command that made a run directory hands to the front door, which shows it.
 
     `said`: notes of the run that stand on stderr already. `required`: what it is to be judged by.
-    `plain`: text for a screen reader.
+    `plain`: text for a screen reader. `html`: where its page is to be, if anywhere.
     """
 
     path: Path
@@ -164,6 +164,7 @@ class Finished(NamedTuple):
     said: Sequence[str] = ()
     required: Sequence[Requirement] = ()
     plain: bool = False
+    html: Path | None = None
 
 
 def utc_now() -> str:

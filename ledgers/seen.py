@@ -9,6 +9,7 @@ from ledgers.client import TokenRate
 from ledgers.deliveries import Deliveries
 from ledgers.errors import InputError
 from ledgers.failures import Failures
+from ledgers.health import absences
 from ledgers.metrics import Observations, origin_ns
 from ledgers.rows import RequestRow
 from ledgers.rundir import Run
@@ -37,7 +38,7 @@ class Seen:
         self.admissions = Admissions()
         self.token_times = False  # whether rows have the time of each token
         self.failures = Failures()
-        self.deliveries = Deliveries()
+        self.deliveries = Deliveries(absences(list(run.health())))
         self.token_rate = TokenRate()
         self.server = ServerSide(run.server_metrics())
         self.sessions = Sessions()

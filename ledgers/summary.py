@@ -67,8 +67,10 @@ def summarize(run: Run) -> dict[str, Any]:
     whole run.
 
     Latencies are over the requests that completed in the window, but for the send lag, which is over all that
-    were sent. Every attempt counts as a request, but in the Kaplan-Meier estimates. Requests that left no row
-    count as unfinished; where there are such, what would need their times is not known.
+    were sent. Every attempt counts as a request, but in the Kaplan-Meier estimates. Those are None where the
+    percentile comes with fewer than five requests left at risk, and take what was cut off to be like the
+    rest. Requests that left no row count as unfinished; where there are such, what would need their times is
+    not known.
     """
     seen = Seen(run)
     begin_ns = seen.begin_ns

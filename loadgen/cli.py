@@ -18,6 +18,7 @@ import msgspec
 from click.core import ParameterSource
 
 from ledgers.errors import InputError
+from ledgers.html_file import check_html, html_option
 from ledgers.ledger import Ledger, values
 from ledgers.load import cut_to_duration
 from ledgers.machine import loop_factory
@@ -91,6 +92,7 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, nothing else.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @plain_option()
+@html_option("the run")
 def run(**options: Any) -> Finished:
     """Replay LEDGER against a server, each request at its own time, and measure.
 
@@ -98,13 +100,14 @@ def run(**options: Any) -> Finished:
     (open loop), or with --max-concurrency and no rate, when another has ended (closed loop). The rows,
     histograms and summary are left in a run directory.
     """
+    check_html(options["html"], made=options["out"])
     plan = _plan(options)
     classes = values(plan.ledger.rows, "class_")
     required = requirements_from(options["require"], plan.config.slo, classes, measured=True)
     result = _run_loop(plan)
     summary = write_summary(plan.out)
     code = _exit_code(result, summary)
-    shown = (options["as_json"], options["quiet"], result.notes, required, options["plain"])
+    shown = (options["as_json"], options["quiet"], result.notes, required, options["plain"], options["html"])
     return Finished(plan.out, code, *shown)
 
 

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Protocol
 
 from ledgers.health import HealthSample
-from ledgers.histograms import IntervalLog
+from ledgers.histograms import Histogram, IntervalLog
 from ledgers.metrics import distributed_ns, send_lag_ns
 from ledgers.rows import RequestRow
 from ledgers.rundir import RunWriter
-from ledgers.units import NS_PER_S
+from ledgers.units import NS_PER_MS, NS_PER_S
 from ledgers.window import Window
 
 Values = dict[str, list[int]]
@@ -44,7 +44,7 @@ class RunLog:
         """Histograms hold what completed in the `window`; None has no end.
 
         `count_text` counts tokens where the server does not; it works in a thread of its own. `show`, if
-        any, gets a line every ten seconds.
+        any, gets a line every ten seconds: how many, how fast, TTFT so far, whether the client is the limit.
         """
         self.outcomes: Counter[str] = Counter()
         self.unanswered = 0  # no connection, or one that closed without a byte
@@ -54,7 +54,9 @@ class RunLog:
         self._record_tokens = record_tokens
         self._scheduled = scheduled
         self._show = show
-        self._shown_ns = 0
+        self._shown = HealthSample(t_ns=0, asked=0)  # the last that a line was shown of
+        self._limited = self._samples = 0
+        self._ttft = Histogram()
         self._count_text = count_text
         self._counting: deque[tuple[RequestRow, Future[int]]] = deque()
         self._counters = ThreadPoolExecutor(1) if count_text else None
@@ -70,6 +72,7 @@ class RunLog:
         for values in self._window.take(row, partial(distributed_ns, row)):
             for tag, values_ns in values.items():
                 self._histograms[tag].record_all(values_ns)
+            self._ttft.record_all(values.get("ttft", ()))
         if (lag_ns := send_lag_ns(row)) is not None:
             self._histograms.record("send_lag", lag_ns)
         if not self._record_tokens:
@@ -88,9 +91,11 @@ class RunLog:
         self._write_counted()
         if sample.t_ns - self._interval_start_ns >= _INTERVAL_NS:
             self._close_interval()
-        if self._show is not None and sample.t_ns - self._shown_ns >= _PROGRESS_NS:
-            self._shown_ns = sample.t_ns
+        self._samples += 1
+        self._limited += bool(sample.reasons)
+        if self._show is not None and sample.t_ns - self._shown.t_ns >= _PROGRESS_NS:
             self._show(self._progress(sample))
+            self._shown = sample
 
     def finish(self) -> None:
         """Nothing will be added any more."""
@@ -120,12 +125,23 @@ class RunLog:
 
     def _progress(self, sample: HealthSample) -> str:
         """Where the run stands, in one line."""
-        ended = ", ".join(f"{outcome} {count}" for outcome, count in sorted(self.outcomes.items()))
-        return (
-            f"{sample.t_ns / NS_PER_S:7.1f} s  sent {sample.sent - sample.retries}/{self._scheduled}, "
-            f"{f'{sample.retries} again, ' if sample.retries else ''}"
-            f"in flight {sample.in_flight}{', ' if ended else ''}{ended}"
-        )
+        parts = [f"{sample.t_ns / NS_PER_S:7.1f} s  sent {sample.sent - sample.retries}/{self._scheduled}"]
+        parts += [f"{sample.retries} again"] if sample.retries else []
+        parts += [f"in flight {sample.in_flight}"]
+        parts += [f"{outcome} {count}" for outcome, count in sorted(self.outcomes.items())]
+        parts += self._rates(sample)
+        if (p50_ns := self._ttft.percentile(50)) is not None:
+            parts.append(f"TTFT p50 so far {p50_ns / NS_PER_MS:.1f} ms")
+        if self._limited:
+            parts.append(f"CLIENT-LIMITED in {self._limited} of {self._samples} seconds")
+        return ", ".join(parts)
+
+    def _rates(self, sample: HealthSample) -> list[str]:
+        """Since the last line."""
+        last, over_s = self._shown, (sample.t_ns - self._shown.t_ns) / NS_PER_S
+        sent = sample.sent - sample.retries - last.sent + last.retries
+        asked = [] if sample.asked is None else [f"asked {(sample.asked - (last.asked or 0)) / over_s:.1f}/s"]
+        return [*asked, f"achieved {sent / over_s:.1f}/s"]
 
 
 def uncounted(row: RequestRow) -> bool:

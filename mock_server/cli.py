@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ledgers.errors import InputError
+from ledgers.html_file import check_html, html_option
 from ledgers.ledger import values
 from ledgers.machine import loop_factory
 from ledgers.options import (
@@ -148,8 +149,10 @@ def _describe(settings: SchedulerSettings) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @plain_option()
+@html_option("the run")
 def simulate(**options: Any) -> Finished:
     """Run LEDGER (toy, or a trace file) through the scheduler on a virtual clock."""
+    check_html(options["html"], made=options["out"])
     ledger = ledger_from(options)
     settings = scheduler_from(options)
     window = window_from(options)
@@ -186,4 +189,5 @@ def simulate(**options: Any) -> Finished:
         quiet=options["quiet"],
         required=required,
         plain=options["plain"],
+        html=options["html"],
     )

@@ -49,6 +49,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        reason = reason.partition(" (while attempting to bind")[0]  # which would say the address again
         raise InputError(f"cannot listen on {host}:{port}: {reason}") from None
 
 

@@ -15,6 +15,7 @@ import click
 from ledgers.calibration import Calibration
 from ledgers.calibration_file import calibration_file, load, save
 from ledgers.formats.fields import shown
+from ledgers.html_file import PAGE_FILE, check_html, html_option, is_stdout, save_page
 from ledgers.ledger import values
 from ledgers.options import (
     ledger_from,
@@ -46,7 +47,6 @@ from reports.calibration_markdown import calibration_markdown
 from reports.calibration_text import answer as calibration_answer
 from reports.calibration_text import calibration_text
 from reports.forms import SILENT, Form, form_option, print_form
-from reports.html_file import PAGE_FILE, check_html, html_option, is_stdout, save_page
 from reports.requests_text import request_table
 from reports.required_text import required_text
 from reports.show import ROWS_SHOWN, read_summary, say, worst

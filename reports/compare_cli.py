@@ -12,6 +12,7 @@ import click
 
 from ledgers.errors import InputError
 from ledgers.formats.fields import shown
+from ledgers.html_file import check_html, html_option, save_page
 from ledgers.plain import plain_option
 from ledgers.rows import encode
 from ledgers.rundir import Run
@@ -23,7 +24,6 @@ from reports.compare_settings import SETTINGS, Difference, parse_allowed, refuse
 from reports.compare_text import FORMS
 from reports.diagnosis import Diagnosis
 from reports.forms import Form, form_option, print_form
-from reports.html_file import check_html, html_option, save_page
 from reports.show import refreshed_summary
 
 _TOLERANCE = re.compile(r"(?:(?P<metric>[^%]+)=)?(?P<percent>\d+(?:\.\d+)?)\s*%?")

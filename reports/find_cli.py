@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ledgers.errors import InputError
+from ledgers.html_file import save_page
 from ledgers.options import window_from
 from ledgers.requirements import needs_slo
 from ledgers.rows import encode
@@ -22,7 +23,6 @@ from reports.find_dir import FIND_FILE, RATES_FILE, SearchDirectory
 from reports.find_text import find_text
 from reports.forms import Form, print_form
 from reports.grid import AUTO, label, points, settings
-from reports.html_file import save_page
 from reports.points import Server
 from reports.pool import cores, pool
 from reports.sweep import Sweep, draws, identity

@@ -15,6 +15,7 @@ import msgspec
 from click.core import ParameterSource
 
 from ledgers.errors import InputError
+from ledgers.html_file import check_html, html_option, is_stdout, save_page
 from ledgers.options import cooldown_from, trim_options, warmup_from
 from ledgers.plain import plain_option
 from ledgers.printable import printable
@@ -25,7 +26,6 @@ from ledgers.rundir import Finished, Run
 from ledgers.summary import save_summary, summarize
 from reports.certainty_text import certainty
 from reports.forms import DETAILED, FORMS, Form, Shown, form_option, lines, print_form
-from reports.html_file import check_html, html_option, save_page
 from reports.requests_text import request_labels
 from reports.required_text import required_text
 from reports.server_text import server_text
@@ -102,9 +102,7 @@ def report(
     forms: dict[str, Form] = {"text": _texts, "json": _json, **_forms_by_line(detailed)}
     print_form(forms, form, shown, html=html, plain=plain)
     if html:
-        from reports.run_page import run_page
-
-        save_page(html, run_page(opened[0], summaries[0], _run_text(*shown[0]), against))
+        _save_page(html, opened[0], summaries[0], judged[0], against)
     return worst(exit_code(each.summary, each.judged) for each in shown)
 
 
@@ -199,22 +197,32 @@ def refreshed_summary(run: Run) -> dict[str, Any]:
 
 
 def show(finished: Finished) -> int:
-    """What the front door prints of a run that a command has made; the exit code."""
-    with plainly(finished.plain):
-        return _show(finished)
-
-
-def _show(finished: Finished) -> int:
+    """What the front door prints of a run that a command has made, and its page; the exit code."""
     summary, run = read_summary(finished.path), Run(finished.path)
     judged = verdicts(run, summary, finished.required)
-    if finished.as_json:
+    if finished.as_json and not is_stdout(finished.html):
         click.echo(encode(_with_verdicts(summary, judged)))
-    elif not finished.quiet:
-        if os.path.sameopenfile(_STDOUT, _STDERR):  # one reader of both
-            run.info.notes = [note for note in run.info.notes if note not in finished.said]
-        say(_run_text(run, summary, judged))
-        say(f"\n{next_steps(finished.path)}")
+    elif not finished.quiet and not is_stdout(finished.html):
+        with plainly(finished.plain):
+            say(_text_of(run, summary, judged, without=finished.said))
+            say(f"\n{next_steps(finished.path, finished.html)}")
+    if finished.html:
+        _save_page(finished.html, Run(finished.path), summary, judged)
     return finished.exit_code or exit_code(summary, judged)
+
+
+def _text_of(run: Run, summary: dict[str, Any], judged: Sequence[Judged], without: Sequence[str]) -> str:
+    if os.path.sameopenfile(_STDOUT, _STDERR):  # one reader of both
+        run.info.notes = [note for note in run.info.notes if note not in without]
+    return _run_text(run, summary, judged)
+
+
+def _save_page(
+    html: Path, run: Run, summary: dict[str, Any], judged: Sequence[Judged], against: Path | None = None
+) -> None:
+    from reports.run_page import run_page
+
+    save_page(html, run_page(run, summary, _run_text(run, summary, judged), against))
 
 
 def _run_text(run: Run, summary: dict[str, Any], judged: Sequence[Judged]) -> str:
@@ -231,22 +239,21 @@ def _run_text(run: Run, summary: dict[str, Any], judged: Sequence[Judged]) -> st
     return f"{text}\n\n{required}" if required else text
 
 
-def next_steps(path: Path) -> str:
-    """Where the files are, and commands to look further with."""
+def next_steps(path: Path, html: Path | None = None) -> str:
+    """Where the files are, and commands to look further with. `html` is a page that is there already."""
     run = shlex.quote(str(path))
     page = shlex.quote(f"{path}.html")
-    steps = {
-        f"tokentick report {run} --diagnose": "where the time went",
-        f"tokentick report {run} --html {page}": "charts, as one file",
-        f"tokentick compare {run} OTHER": "another run beside it",
-    }
+    steps = {f"tokentick report {run} --diagnose": "where the time went"}
+    if html is None:
+        steps[f"tokentick report {run} --html {page}"] = "charts, as one file"
+    steps[f"tokentick compare {run} OTHER"] = "another run beside it"
+    there = [f"files: {path}", *([f"page:  {html}"] if html else [])]
     if is_plain():
-        said = [f"next, {what}: {command}" for command, what in steps.items()]
-        return "\n".join([f"files: {path}", *said])
+        return "\n".join([*there, *(f"next, {what}: {command}" for command, what in steps.items())])
     width = max(map(len, steps))
     fits = 7 + width + 2 + max(map(len, steps.values())) <= WIDTH
     lines = [f"{command:<{width}}  {what}" if fits else command for command, what in steps.items()]
-    return "\n".join([f"files: {path}", f"next:  {lines[0]}", *(f"       {line}" for line in lines[1:])])
+    return "\n".join([*there, f"next:  {lines[0]}", *(f"       {line}" for line in lines[1:])])
 
 
 def read_summary(run: Path) -> dict[str, Any]:

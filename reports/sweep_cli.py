@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from ledgers.errors import InputError
 from ledgers.formats.fields import shown
+from ledgers.html_file import check_html, html_option, save_page
 from ledgers.options import ledger_options, scheduler_options, window_from, window_options
 from ledgers.plain import plain_option
 from ledgers.requirements import Requirement, parse_requirement
@@ -23,7 +24,6 @@ from ledgers.units import exact
 from mock_server.policies import POLICIES
 from reports.forms import SILENT, Form, form_option, print_form
 from reports.grid import AUTO, AXES, names, numbers, points, settings
-from reports.html_file import check_html, html_option, save_page
 from reports.points import Server
 from reports.pool import cores
 from reports.sweep import Sweep, curves, draws, found_rates, identity, run_sweep

@@ -122,3 +122,10 @@ async def test_a_server_cannot_drive_the_terminal(tmp_path: Path) -> None:
 def test_a_file_name_cannot_drive_the_terminal(tmp_path: Path) -> None:
     """What a user typed comes back escaped."""
     refused(tokentick("report", "run\x1b[31m\u202e", cwd=tmp_path), 2, r"run\x1b[31m\u202e")
+
+
+def test_a_command_that_is_nearly_one_is_said(tmp_path: Path) -> None:
+    refused(tokentick("simulat", "toy", cwd=tmp_path), 2, "'simulat'. Did you mean 'simulate'?")
+    far = tokentick("fly", cwd=tmp_path)
+    refused(far, 2, "No such command 'fly'")
+    assert "mean" not in far.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledgers.errors import InputError
-from reports.html_file import save_page
+from ledgers.html_file import save_page
 from tests.conftest import on_full_disk, refused, tokentick
 from tests.test_compare_command import make
 from tests.test_html_pages import parsed
@@ -175,3 +175,23 @@ def test_an_agreement_leaves_its_page_and_says_where(tmp_path: Path) -> None:
     refused(
         tokentick("report", "out", "--html", "-", cwd=tmp_path), 2, "simulated/summary.json: No such file"
     )
+
+
+def test_a_simulation_leaves_its_page(tmp_path: Path) -> None:
+    """The same as `report --html` makes of it, and named; with `-` it is all that is printed."""
+    made = tokentick("simulate", "toy", "--out", "run", "--html", "run.html", cwd=tmp_path)
+    again = tokentick("report", "run", "--html", "-", cwd=tmp_path)
+    assert "page:  run.html" in made.stdout.splitlines()
+    assert (tmp_path / "run.html").read_text() == again.stdout
+    alone = tokentick("simulate", "toy", "--out", "other", "--html", "-", cwd=tmp_path)
+    assert alone.stdout.startswith("<!doctype html>")
+    assert alone.stdout.rstrip().endswith("</html>")
+
+
+@pytest.mark.parametrize("command", [("simulate", "toy"), ("run", "toy", "--base-url", "http://127.0.0.1:9")])
+def test_a_page_that_cannot_be_is_refused_before_the_run(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Nothing is sent, and no run directory is made."""
+    refused(
+        tokentick(*command, "--out", "run", "--html", "no/page.html", cwd=tmp_path), 2, "--html no/page.html"
+    )
+    assert not (tmp_path / "run").exists()

@@ -9,7 +9,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from io import StringIO
 from pathlib import Path
@@ -129,9 +128,33 @@ def test_a_closed_loop_has_no_rate_that_was_asked_for_and_ends_with_its_time() -
 def test_a_client_that_is_the_limit_or_says_nothing_is_named() -> None:
     progress = halfway()
     progress.add_health(sample(6, cpu_share=0.97))
-    assert "client    CLIENT-LIMITED in 1 of 7 samples" in "\n".join(shown(progress, 80))
+    assert "client    CLIENT-LIMITED in 1 of 7 seconds" in "\n".join(shown(progress, 80))
     assert "it used 97% of a core" in "\n".join(shown(progress, 80))
     assert "client    NO WORD for 9 s" in "\n".join(shown(progress, 80, silent_s=9))
+
+
+def test_a_run_that_is_stopping_waits_for_what_is_in_flight() -> None:
+    """100 due in 10 s, stopped when 19 had left, of which 8 are awaited: what was not sent is no failure."""
+    progress = Progress(Watched(path="run", title="run", requests=100, last_arrival_s=10))
+    for number in range(11):
+        progress.add(row(number))
+    progress.add_health(sample(2, sent=19, in_flight=8))
+    assert shown(progress, 80)[1].endswith("11 of 100 ended, about 8 s left")
+    for number in range(19, 100):
+        progress.add(row(number, outcome="not_sent", first_token_ns=None, last_token_ns=None))
+    lines = shown(progress, 80)
+    assert lines[1].endswith("11 of 100 ended, stopping: waiting for 8 in flight")
+    assert lines[2] == "requests  sent 19, in flight 8, not sent 81"
+    assert "failures  none" in lines
+
+
+def test_a_turn_that_was_lost_stops_nothing() -> None:
+    progress = Progress(Watched(path="run", title="run", requests=100))
+    for number in range(50):
+        progress.add(row(number))
+    progress.add(row(50, outcome="not_sent", first_token_ns=None, last_token_ns=None))
+    progress.add_health(sample(5, sent=53))
+    assert shown(progress, 80)[1].endswith("50 of 100 ended, about 5 s left")
 
 
 def test_a_retry_is_no_further_request() -> None:
@@ -184,10 +207,14 @@ def test_a_line_that_is_said_fits_into_a_pipe_at_once(char: str) -> None:
 
 
 class Screen:
-    """What a terminal shows of what is written, so far as a `Part` uses one; narrower, it folds its lines."""
+    """What a terminal shows of what is written, so far as a `Part` uses one.
+
+    Narrower, it folds its lines; wider, it unfolds the rows that it folded and that were not erased since.
+    """
 
     def __init__(self, columns: int) -> None:
         self.lines, self.row, self.columns = [""], 0, columns
+        self.goes_on = [False]  # whether a row is the first part of a line that was folded
 
     def write(self, text: str) -> None:
         for piece in re.findall(r"\x1b\[\d*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
@@ -197,15 +224,24 @@ class Screen:
             elif piece == "\n":
                 self.row += 1
                 self.lines += [""] * (self.row + 1 - len(self.lines))
+                self.goes_on += [False] * (self.row + 1 - len(self.goes_on))
             elif piece == "\x1b[J":
-                del self.lines[self.row + 1 :]
-                self.lines[self.row] = ""
+                del self.lines[self.row + 1 :], self.goes_on[self.row + 1 :]
+                self.lines[self.row], self.goes_on[self.row] = "", False
+            elif piece == "\x1b[2K":
+                self.lines[self.row], self.goes_on[self.row] = "", False
             elif piece not in ("\r", "\x1b[K"):
                 self.lines[self.row] = piece
 
-    def narrow(self, columns: int) -> None:
-        folded = [line[at : at + columns] for line in self.lines for at in range(0, len(line) or 1, columns)]
-        self.lines, self.row, self.columns = folded, len(folded) - 1, columns
+    def resize(self, columns: int) -> None:
+        whole = [""]
+        for line, goes_on in zip(self.lines, self.goes_on, strict=True):
+            whole[-1] += line
+            whole += [] if goes_on else [""]
+        rows = [[line[at : at + columns] for at in range(0, len(line) or 1, columns)] for line in whole[:-1]]
+        self.lines = [part for parts in rows for part in parts]
+        self.goes_on = [at < len(parts) for parts in rows for at in range(1, len(parts) + 1)]
+        self.row, self.columns = len(self.lines) - 1, columns
 
     def size(self) -> os.terminal_size:
         return os.terminal_size((self.columns, 10))
@@ -220,9 +256,17 @@ def test_lines_are_drawn_in_their_place_through_a_resize() -> None:
     part.draw([Text("a" * 39), Text("b" * 20)])
     part.draw([Text("c" * 39), Text("d" * 20)], ["note: said"])
     assert screen.lines == ["$ tokentick run", "note: said", "c" * 39, "d" * 20, ""]
-    screen.narrow(16)
+    screen.resize(16)
     part.draw([Text("e" * 15)])
     assert screen.lines == ["$ tokentick run", "note: said", "e" * 15, ""]
+    screen.resize(60)
+    part.draw([Text("f" * 50), Text("g" * 5)])
+    for columns in (40, 20, 30):
+        screen.resize(columns)
+        part.draw([Text(letter * (columns - 1)) for letter in "hijk"])
+    screen.resize(60)
+    part.draw([Text("l" * 59)])
+    assert screen.lines == ["$ tokentick run", "note: said", "l" * 59, ""]
     part.draw([])
     assert screen.lines == ["$ tokentick run", "note: said", ""]
 
@@ -233,11 +277,13 @@ def test_lines_are_drawn_in_their_place_through_a_resize() -> None:
 class Terminal:
     """A command on a pseudo-terminal, and all that it wrote there."""
 
-    def __init__(self, words: list[str], cwd: Path, **environment: str) -> None:
+    def __init__(self, words: list[str], cwd: Path, *, script: str = 'exec "$@"', **environment: str) -> None:
+        """`script`: what a shell does with the command, if not just run it."""
         self.pid, self._there = pty.fork()
         if self.pid == 0:
             os.chdir(cwd)
-            os.execve(sys.executable, [*COMMAND, *words], {**os.environ, "TERM": "xterm", **environment})
+            shell = ["sh", "-c", script, "sh", *COMMAND, *words]
+            os.execve("/bin/sh", shell, {**os.environ, "TERM": "xterm", **environment})
         self.said = ""
 
     def read(self, until: str = "", seconds: float = 40) -> str:
@@ -254,6 +300,9 @@ class Terminal:
             self.said += data.decode()
         assert not until or until in self.said, self.said
         return self.said
+
+    def write(self, text: str) -> None:
+        os.write(self._there, text.encode())
 
     def wait(self) -> int:
         self.read()
@@ -307,21 +356,40 @@ def test_a_viewer_that_dies_does_not_disturb_the_run(words: list[str], tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_view_ends_with_the_run(words: list[str], tmp_path: Path, number: signal.Signals) -> None:
-    """Whichever way that ends; and the last thing it does is to clean up."""
+    """Whichever way that ends."""
     terminal = Terminal(words, tmp_path)
     terminal.read("in flight")
     (viewer,) = viewers(terminal.pid)
     os.kill(terminal.pid, number)
     assert terminal.wait() == (130 if number == signal.SIGINT else -number)
+    wait_for_end(viewer)
+    assert Run(tmp_path / "run").info.interrupted is (number == signal.SIGINT)
+
+
+def wait_for_end(pid: int) -> None:
     deadline = time.monotonic() + 10
-    while os.path.exists(f"/proc/{viewer}/cmdline") and time.monotonic() < deadline:
-        if not Path(f"/proc/{viewer}/cmdline").read_bytes():  # it has ended, and nobody has asked how
+    while os.path.exists(f"/proc/{pid}/cmdline") and time.monotonic() < deadline:
+        if not Path(f"/proc/{pid}/cmdline").read_bytes():  # it has ended, and nobody has asked how
             break
         time.sleep(0.05)
     else:
-        assert not os.path.exists(f"/proc/{viewer}")
-    assert terminal.said.rpartition("in flight")[2].count("\x1b[J") >= 1
-    assert Run(tmp_path / "run").info.interrupted is (number == signal.SIGINT)
+        assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_what_a_shell_says_of_a_killed_run_stays(words: list[str], tmp_path: Path) -> None:
+    """A view that was slow to notice that its run is gone writes nothing over it."""
+    shell = Terminal(words, tmp_path, script='"$@" & echo pid $!; wait $!; echo rc $?; read line')
+    shell.read("in flight")
+    run = int(re.findall(r"pid (\d+)", shell.said)[0])
+    (viewer,) = viewers(run)
+    os.kill(viewer, signal.SIGSTOP)
+    os.kill(run, signal.SIGKILL)
+    shell.read("rc 137")
+    os.kill(viewer, signal.SIGCONT)
+    wait_for_end(viewer)
+    shell.write("\n")
+    assert shell.wait() == 0
+    assert shell.said.rpartition("rc 137")[2].strip() == ""
 
 
 @pytest.mark.parametrize(

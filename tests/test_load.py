@@ -342,6 +342,12 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         load_ledger(str(tmp_path))
 
 
+def test_of_a_directory_the_file_that_is_no_trace_is_named(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text('{"date": 1, "command": 2}')
+    with pytest.raises(InputError, match=r"settings\.json: no known trace format: its first keys are date"):
+        load_ledger(str(tmp_path))
+
+
 # --- long ledgers
 
 

@@ -303,15 +303,15 @@ def test_kaplan_meier_of_the_textbook_example() -> None:
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=150))
 def test_kaplan_meier_without_censoring_is_the_nearest_rank(values: list[int]) -> None:
-    found, plain = kaplan_meier(values, []), distribution(values)
+    found, plain = kaplan_meier(values, [], least_at_risk=1), distribution(values)
     assert found is not None
     assert plain is not None
     assert (found.p50, found.p90, found.p95, found.p99) == (plain.p50, plain.p90, plain.p95, plain.p99)
 
 
 def test_what_is_cut_off_at_the_time_of_an_end_was_at_risk() -> None:
-    """One of two ends at 1 ms and the other is last seen then: half are through."""
-    found = kaplan_meier([1 * MS], [1 * MS])
+    """Of ten five end at 1 ms and the others are last seen then: half are through."""
+    found = kaplan_meier([1 * MS] * 5, [1 * MS] * 5)
     assert found is not None
     assert (found.p50, found.p90) == (1.0, None)
 
@@ -321,6 +321,26 @@ def test_kaplan_meier_does_not_reach_beyond_what_was_seen() -> None:
     assert found is not None
     assert (found.p50, found.p99) == (None, None)
     assert kaplan_meier([], []) is None
+
+
+def test_an_estimate_that_rests_on_the_last_few_is_none() -> None:
+    """Of 100 that all end, four are left behind the 96th: p95 has them beside it, p99 is that of two.
+
+    Six that fail at once leave six: half of those end before the fourth, who is one of three left.
+    """
+    found = kaplan_meier([ms * MS for ms in range(1, 101)], [])
+    assert found is not None
+    assert (found.p50, found.p90, found.p95, found.p99) == (50.0, 90.0, 95.0, None)
+    found = kaplan_meier([ms * MS for ms in (20, 30, 40, 50, 60, 70)], [1 * MS] * 6)
+    assert found is not None
+    assert (found.p50, found.p90, found.n, found.censored) == (None, None, 12, 6)
+
+
+def test_the_last_end_brings_no_percentile_with_it() -> None:
+    """Most are last seen before anything ends: the curve falls from 1 to 0 where one is left."""
+    found = kaplan_meier([9 * MS], [1 * MS] * 30)
+    assert found is not None
+    assert (found.p50, found.p90, found.p95, found.p99) == (None,) * 4
 
 
 # Window and classification
@@ -473,24 +493,24 @@ def test_survival_covers_every_request_that_was_in_flight(
 
 
 def test_a_request_in_flight_lengthens_the_honest_estimate() -> None:
-    """Two done in 10 and 20 ms, one in flight for 90 ms: the median of those done is 10, of all it is 20."""
+    """A third each done in 10 and 20 ms, and in flight for 90: the median of those done is 10, of all 20."""
     seen = Observations(Slo())
-    for arrival, end in ((0, 10), (0, 20), (10, 500)):
+    for arrival, end in ((0, 10), (0, 20), (10, 500)) * 10:
         seen.add(row(arrival_ns=arrival * MS, last_token_ns=end * MS, first_token_ns=None))
     survival = seen.survival("e2e", seen.statuses(100 * MS), 100 * MS)
     assert survival is not None
-    assert (survival.p50, survival.p90, survival.censored) == (20.0, None, 1)
+    assert (survival.p50, survival.p90, survival.censored) == (20.0, None, 10)
 
 
 def test_a_failure_says_nothing_about_the_time_after_it() -> None:
-    """A failed at once, B and C took 10 and 20 ms: the median of those that stayed is 10, not 20."""
+    """A third failed at once, others took 10 and 20 ms: the median of those that stayed is 10, not 20."""
     seen = Observations(Slo())
     made: list[tuple[int, Outcome]] = [(1, "http_error"), (10, "completed"), (20, "completed")]
-    for end, outcome in made:
+    for end, outcome in made * 50:
         seen.add(row(arrival_ns=0, last_token_ns=None, first_token_ns=None, end_ns=end * MS, outcome=outcome))
     survival = seen.survival("e2e", seen.statuses(S), S)
     assert survival is not None
-    assert (survival.p50, survival.p90, survival.censored) == (10.0, 20.0, 1)
+    assert (survival.p50, survival.p90, survival.censored) == (10.0, 20.0, 50)
 
 
 def test_what_was_never_sent_does_not_extend_the_window_of_an_interrupted_run() -> None:

@@ -327,9 +327,11 @@ def test_a_request_that_names_no_model_gets_the_servers(tmp_path: Path, stream: 
 
 
 def test_a_port_in_use_is_one_line(server: MockServer, tmp_path: Path) -> None:
-    """The address that could not be had is named."""
+    """The address that could not be had is named, once."""
     port = str(urlsplit(server.url).port)
-    refused(tokentick("serve", "--port", port, cwd=tmp_path), 2, f"127.0.0.1:{port}", "in use")
+    result = tokentick("serve", "--port", port, cwd=tmp_path)
+    refused(result, 2, f"127.0.0.1:{port}", "in use")
+    assert result.stderr.count(port) == 1
 
 
 def test_a_full_disk_ends_the_server_with_one_line(tmp_path: Path) -> None:

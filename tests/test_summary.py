@@ -231,12 +231,14 @@ def summary_of(path: Path, rows: list[RequestRow], **config: Any) -> dict[str, A
 
 
 def summary_with_loop_lag(path: Path, rows: list[RequestRow], *lags_ms: int) -> dict[str, Any]:
-    """The same with health samples, a second each."""
+    """The same with health samples, a second each, or as long as the loop was late."""
     writer = RunWriter(path / "run", RunInfo(kind="measured", config=RunConfig(), ledger=LedgerInfo("test")))
     for row in rows:
         writer.add(row)
+    t_ns = 0
     for lag_ms in lags_ms:
-        writer.add_health(HealthSample(t_ns=1, loop_lag_max_ns=lag_ms * MS))
+        t_ns += max(1_000, lag_ms) * MS
+        writer.add_health(HealthSample(t_ns=t_ns, loop_lag_max_ns=lag_ms * MS))
     writer.close(complete=True)
     return summarize(Run(path / "run"))
 
@@ -575,18 +577,23 @@ def test_retries_are_rows_but_nobody_asked_for_them(tmp_path: Path) -> None:
 def test_an_attempt_that_was_followed_by_another_is_no_end_for_its_client(tmp_path: Path) -> None:
     """A: done at its third attempt, after 900 ms. B: given up at its second, after 500. C: at once, in 100.
 
-    So one of three was seen to end in 100 ms and one in 900, and the one that failed after 500 is censored:
-    S = 2/3, then 0 where only A is left at risk.
+    Of each there are six. So a third were seen to end in 100 ms and a third in 900, and those that failed
+    after 500 are censored: S = 2/3, then less than half where two of the six that are left have ended.
     """
     rows = [failed("A", 0, 10), failed("B", 0, 20), measured("C", 0, 100)]
     later = {"A~1": failed("A~1", 0, 400), "B~1": failed("B~1", 0, 500), "A~2": measured("A~2", 0, 900)}
     later["A~2"].first_token_ns = 850 * MS
     rows += [msgspec.structs.replace(row, retry_of=id[0], due_ns=300 * MS) for id, row in later.items()]
-    summary = summary_of(tmp_path, rows)
+    copies = [
+        msgspec.structs.replace(row, id=f"{copy}{row.id}", retry_of=row.retry_of and f"{copy}{row.retry_of}")
+        for copy in range(6)
+        for row in rows
+    ]
+    summary = summary_of(tmp_path, copies)
     e2e, ttft = summary["kaplan_meier"]["e2e_ms"], summary["kaplan_meier"]["ttft_ms"]
-    assert (e2e["n"], e2e["censored"], e2e["p50"]) == (3, 1, 900.0)
-    assert (ttft["n"], ttft["p50"]) == (3, 850.0)
-    assert (summary["scheduled"], summary["completed"], summary["failed"]) == (6, 2, 4)
+    assert (e2e["n"], e2e["censored"], e2e["p50"]) == (18, 6, 900.0)
+    assert (ttft["n"], ttft["p50"]) == (18, 850.0)
+    assert (summary["scheduled"], summary["completed"], summary["failed"]) == (36, 12, 24)
 
 
 def test_a_retry_that_was_not_sent_ends_nothing(tmp_path: Path) -> None:
@@ -730,6 +737,18 @@ def test_a_client_that_reads_late_is_not_taken_for_a_proxy(tmp_path: Path) -> No
     assert late.startswith("this client's loop was late by 40 ms and more in half of all seconds")
     assert "this client was slow to read" in clumped
     assert "proxy" not in clumped
+
+
+def test_a_server_is_not_blamed_for_a_client_that_did_not_run(tmp_path: Path) -> None:
+    """Stopped for 4 s: what it then read together of A says nothing of who sent it, B's stream does."""
+    away = measured("A", 900, 5_500, **CLUMPED, shared_reads=126, sent_ns=900 * MS, first_token_ns=5_400 * MS)
+    late = measured("B", 7_100, 7_900, **CLUMPED, shared_reads=126, sent_ns=7_100 * MS)
+    lags_ms = (1, 4_008, 1, 1, 1)
+    summary = summary_with_loop_lag(tmp_path / "away", [away], *lags_ms)
+    assert summary["warnings"] == []
+    assert summary["events_sharing_a_read_share"] == 126 / 127
+    summary = summary_with_loop_lag(tmp_path / "both", [away, late], *lags_ms)
+    assert summary["warnings"][1].startswith("1 of 1 streams of at least 8 events came nearly in one piece")
 
 
 @pytest.mark.parametrize(

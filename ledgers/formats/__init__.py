@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ledgers.errors import InputError
 from ledgers.formats import azure, bailian, burstgpt, mooncake, native, otel, rundir, sharegpt, vidur, weka
-from ledgers.formats.fields import BOM, Skipped, TraceRow, shown
+from ledgers.formats.fields import BOM, Files, Skipped, TraceRow, shown
 from ledgers.formats.head import Head
 from ledgers.formats.mapped import Columns, Mapped
 
@@ -58,4 +58,5 @@ def choose_format(
         if known.detects(head):
             return known
     advice = "; say what is what: --columns time=NAME,prompt=NAME,output=NAME,unit=s|ms|us|ns|iso"
-    raise InputError(f"{source}: no known trace format: {head.seen()}{advice if head.has_columns else ''}")
+    where = source.paths[0] if isinstance(source, Files) else source
+    raise InputError(f"{where}: no known trace format: {head.seen()}{advice if head.has_columns else ''}")

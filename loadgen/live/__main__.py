@@ -1,4 +1,8 @@
-"""The process that draws: its stdin says what to watch, then what to say, and ends with the run."""
+"""The process that draws: its stdin says what to watch, then what to say, then that the run is over.
+
+A stdin that ends without that is a run that was killed. By then the terminal is somebody else's, who may have
+written to it: nothing is touched any more.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,14 @@ from loadgen.live.view import view
 from loadgen.live.watched import Watch
 
 _STDIN, _STDERR = 0, 2
+_END = b"null"  # the last message
 _EVERY_S = 0.5
 _NICENESS = 10  # what is measured comes first
 _USUAL_SIZE = os.terminal_size((80, 24))
 
 
 def main() -> None:
-    """Watch, draw and say until stdin ends. A terminal that is gone, or anything else, ends it silently."""
+    """Watch, draw and say until the run is over. A terminal that is gone, or anything else, is no news."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)  # the run has them, and ends this
     os.nice(_NICENESS)
@@ -39,27 +44,31 @@ def main() -> None:
     watch, seen_at = Watch(watched), time.monotonic()
     ascii_only = "utf" not in (sys.stderr.encoding or "").lower()
     for said in chain([said_first], messages):
+        over = said[-1:] == [_END]
+        said_lines = _said(said[:-1] if over else said)
         if watch.look():
             seen_at = time.monotonic()
         if _is_ours():
             silent_s = time.monotonic() - seen_at
-            part.draw(view(watch.progress, part.columns, silent_s, ascii_only=ascii_only), _said(said))
+            shown = [] if over else view(watch.progress, part.columns, silent_s, ascii_only=ascii_only)
+            part.draw(shown, said_lines)
         else:
-            part.leave(_said(said))
-    part.draw([])
+            part.leave(said_lines)
+        if over:
+            return
 
 
 def _messages() -> Iterator[list[bytes]]:
-    """What has been said, twice a second at least, until there will be no more."""
+    """What has been said, twice a second at least, until the run is gone."""
     rest, due = b"", time.monotonic()
     while True:
         ready, _, _ = select.select([_STDIN], [], [], max(0.0, due - time.monotonic()))
         data = os.read(_STDIN, 1 << 16) if ready else None
+        if data == b"":
+            return
         *whole, rest = (rest + (data or b"")).split(b"\n")
         if whole or not ready:
             yield whole
-        if data == b"":
-            return
         if not ready:
             due = time.monotonic() + _EVERY_S
 
@@ -85,7 +94,16 @@ def _size() -> os.terminal_size:
     return found if found.columns and found.lines else _USUAL_SIZE
 
 
+def _is_killed() -> bool:
+    """Whether the run is gone: it holds the other end of our stdin until we have ended."""
+    poll = select.poll()
+    poll.register(_STDIN, 0)
+    return bool(poll.poll(0))
+
+
 def _write(text: str) -> None:
+    if _is_killed():  # since we began to draw
+        sys.exit()
     data = text.encode(sys.stderr.encoding or "ascii", "backslashreplace")
     while data:
         data = data[os.write(_STDERR, data) :]

@@ -42,7 +42,8 @@ class Progress:
 
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
-        self.ended = 0  # requests of the ledger: further attempts are none
+        self.ended = 0  # requests of the ledger that were sent: further attempts are none
+        self.not_sent = 0
         self.failures: Counter[str] = Counter()
         self.ttft = Histogram()
         self.last: HealthSample | None = None
@@ -60,6 +61,9 @@ class Progress:
         return 0.0 if self.last is None else self.last.t_ns / NS_PER_S
 
     def add(self, row: RequestRow) -> None:
+        if row.outcome == "not_sent":
+            self.not_sent += row.retry_of is None
+            return
         self.ended += row.retry_of is None
         if row.outcome == "completed":
             if (ns := ttft_ns(row)) is not None:
@@ -90,10 +94,16 @@ class Progress:
         asked = None if self.last.asked is None else self.last.asked - (begin.asked or 0)
         return Rates(None if asked is None else asked / over_s, sent / over_s, over_s)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing more will be sent, and some of the ledger was not."""
+        waited_for = self.watched.requests - self.not_sent - self.ended
+        return self.not_sent > 0 and self.last is not None and waited_for <= self.last.in_flight
+
     def share(self) -> float:
         """How much is done, from 0 to 1."""
         by_time = self.t_s / self.watched.send_for_s if self.watched.send_for_s else 0.0
-        return min(1.0, max(self.ended / max(1, self.watched.requests), by_time))
+        return min(1.0, max(self.ended / max(1, self.watched.requests - self.not_sent), by_time))
 
     def left_s(self) -> float | None:
         """About how long it will go on; None while nothing says so.
@@ -103,7 +113,7 @@ class Progress:
         if self.watched.last_arrival_s is not None:
             left = self.watched.last_arrival_s - self.t_s
         elif self.ended >= _ENOUGH_ENDED:
-            left = self.t_s / self.ended * (self.watched.requests - self.ended)
+            left = self.t_s / self.ended * (self.watched.requests - self.not_sent - self.ended)
         else:
             left = None
         if self.watched.send_for_s is not None:

@@ -1,7 +1,8 @@
 """A few lines of a terminal that are drawn anew in their place; what is said goes above them.
 
-Each drawing is one write, from the first of the lines down, with nothing erased before it is overwritten: so
-there is no flicker. The cursor rests below, and is never hidden, so a kill at any moment leaves it there.
+Each drawing is one write, from the first of the lines down, with nothing erased before it is overwritten, but
+after a resize: so there is no flicker. The cursor rests below, and is never hidden, so a kill at any moment
+leaves it there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Part:
     def __init__(self, console: Console, write: Callable[[str], None], size: Callable[[], os.terminal_size]):
         self._console, self._write, self._size = console, write, size
         self._widths: list[int] = []  # of the lines that stand there
+        self._folds_at = 0  # columns of the terminal when they were written
         self._drawn: list[Text] = []
 
     @property
@@ -44,9 +46,16 @@ class Part:
             self._write("".join(f"{line}\n" for line in lines))
 
     def _home(self) -> str:
-        """To the first of the lines. A terminal that became narrower has folded those that were wider."""
+        """To the first of the lines. A terminal that became narrower has folded those that were wider.
+
+        It remembers which rows it folded, and would unfold them when it is wide again, whatever was written
+        over them: so they are erased, one by one (erasing all at once some keep what was there to scroll to).
+        """
         columns = max(1, self._size().columns)
         rows = sum(max(1, -(-width // columns)) for width in self._widths)
+        resized, self._folds_at = columns != self._folds_at, columns
+        if resized:
+            return "\r" + "\x1b[1A\x1b[2K" * rows
         return f"\x1b[{rows}A\r" if rows else "\r"
 
     def _ansi(self, line: Text) -> str:

@@ -56,6 +56,8 @@ def _bar_line(progress: Progress, width: int, ascii_only: bool) -> Text:
 
 
 def _left(progress: Progress) -> str:
+    if progress.stopping and progress.last is not None and progress.last.in_flight:
+        return f"stopping: waiting for {progress.last.in_flight:,} in flight"
     left_s = progress.left_s()
     if left_s is None:
         return "time left not known yet"
@@ -65,7 +67,9 @@ def _left(progress: Progress) -> str:
 def _parts(progress: Progress, last: HealthSample, silent_s: float) -> Iterator[tuple[str, list[str]]]:
     """Label by label what is said."""
     sent = [f"sent {last.sent - last.retries:,}", f"in flight {last.in_flight:,}"]
-    yield "requests", sent + ([f"tried again {last.retries:,}"] if last.retries else [])
+    again = [f"tried again {last.retries:,}"] if last.retries else []
+    not_sent = [f"not sent {progress.not_sent:,}"] if progress.not_sent else []
+    yield "requests", [*sent, *again, *not_sent]
     yield "rate", _rate(progress)
     yield "TTFT", _latency(progress.ttft, "no request has completed yet")
     yield "ITL", _latency(progress.itl, "shown every 5 s")
@@ -104,7 +108,7 @@ def _client(progress: Progress, last: HealthSample, silent_s: float) -> list[str
     if silent_s >= SILENT_S:
         verdict = f"NO WORD for {silent_s:.0f} s"
     elif progress.limited:
-        verdict = f"CLIENT-LIMITED in {progress.limited} of {progress.samples} samples"
+        verdict = f"CLIENT-LIMITED in {progress.limited} of {progress.samples} seconds"
     else:
         verdict = "ok"
     lag = [f"loop lag {_ms(last.loop_lag_max_ns)}", f"max {_ms(progress.loop_lag_max_ns)}"]

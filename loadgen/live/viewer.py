@@ -17,6 +17,7 @@ from loadgen.live.progress import Watched
 from loadgen.plan import Plan
 from loadgen.replay import to_stderr
 
+_OVER = b"null\n"  # the last message
 _END_S = 2.0
 _MOST_BYTES = 4_096  # of a line: a pipe takes it as a whole or not at all
 _LOADGEN = Path(__file__).parents[2]
@@ -85,13 +86,17 @@ class Viewer:
             to_stderr(line)
 
     def close(self) -> None:
-        """End it: the terminal is as it was, with the lines that were said."""
-        self._pipe.close()
+        """End it: the terminal is as it was, with the lines that were said.
+
+        The pipe stays open until then: one that closes says that the run was killed.
+        """
+        self._tell(_OVER)
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._pipe.close()
         if self._process.returncode:
             print(_CLEAN, end="", file=sys.stderr, flush=True)
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import click
 
 from ledgers.errors import InputError
+from ledgers.html_file import is_stdout
 from ledgers.printable import printable
 from ledgers.requirements import Judged
 from ledgers.rundir import Run
-from reports.html_file import is_stdout
 from reports.tables import plainly
 
 FORMS = {"markdown": "reports.forms.markdown", "csv": "reports.forms.csv", "vllm": "reports.forms.vllm"}
