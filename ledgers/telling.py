@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 
 import click
@@ -19,6 +20,8 @@ _STDERR = 2
 _NO_SCREEN = ("", "dumb", "unknown")
 _REDRAW_S = 0.2
 _LINE_S = 10.0
+_RECENT = 200  # of what is counted, for its pace
+_PACE_S, _PACE_SHARE = 5.0, 0.05  # of which either must have been done for it
 
 
 def is_screen(environment: Mapping[str, str] = os.environ) -> bool:
@@ -38,7 +41,7 @@ class Teller:
     def __init__(self, *, silent: bool = False, screen: bool = False) -> None:
         self._silent, self._screen = silent, screen
         self._begun_s = self._shown_s = time.monotonic()
-        self._first: int | None = None
+        self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT)
         self._tenth = 0
         self._drawn = False
 
@@ -59,9 +62,8 @@ class Teller:
     def counted(self, done: int, total: int, what: str) -> None:
         """So many are done. Called for each: most calls say nothing."""
         now = time.monotonic()
-        first = done - 1 if self._first is None else self._first  # those before were done another time
-        self._first = first
-        text = f"{done:,} of {total:,} {what}{left(done - first, total - first, now - self._begun_s)}"
+        self._recent.append((now, done))
+        text = f"{done:,} of {total:,} {what}{self._left(done, total)}"
         if self._screen and not self._silent:
             if now - self._shown_s >= _REDRAW_S:
                 self._shown_s = now
@@ -69,6 +71,13 @@ class Teller:
         elif (tenth := done * 10 // max(1, total)) > self._tenth or now - self._shown_s >= _LINE_S:
             self._shown_s, self._tenth = now, tenth
             self(text)
+
+    def _left(self, done: int, total: int) -> str:
+        """At the pace of the last ones. Of the first ones little can be said: they waited for the start."""
+        (then_s, then), (now_s, _) = self._recent[0], self._recent[-1]
+        if now_s - then_s < _PACE_S and done - then < _PACE_SHARE * total:
+            return ""
+        return left(done - then, total - then, now_s - then_s)
 
     def clear(self) -> None:
         """Nothing is left of the line that is drawn anew."""

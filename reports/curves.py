@@ -35,11 +35,12 @@ class Load(msgspec.Struct, frozen=True):
     e2e_ms: dict[str, float] | None
     scheduled: int
     completed: int
-    censored: bool
+    censored: bool  # not all completed, of whatever cause: the tails are over fewer
     client_limited: bool = False
     rests_on_largest: dict[str, list[str]] = {}  # of which metric which tails, in any repeat
     throughput_interval: tuple[float, float] | None = None
     goodput_interval: tuple[float, float] | None = None
+    rejected: int = 0
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -82,11 +83,12 @@ def _load(rate: float | None, repeats: list[Record]) -> Load:
         e2e_ms=_tails(of_all("e2e_ms")),
         scheduled=sum(of_all("scheduled")),
         completed=sum(of_all("completed")),
-        censored=any(of_all("censored")),
+        censored=sum(of_all("completed")) < sum(of_all("scheduled")),
         client_limited=any(record.get("client_limited") for record in repeats),
         rests_on_largest=_resting(of_all("rests_on_largest")),
         throughput_interval=_interval(of_all("throughput_rps")),
         goodput_interval=_interval(of_all("goodput_rps")),
+        rejected=sum(of_all("rejected")),
     )
 
 

@@ -19,7 +19,7 @@ from reports.grid import Setting, options_at, rounded
 from reports.points import Server, measured_rows, simulated
 from reports.pool import Map
 from reports.search import Answer, Verdict, answer, next_rate
-from reports.sweep import capacity_rps, draws, plain
+from reports.sweep import capacity_rps, plain
 from reports.trial import LEAST_REPEATS, Candidate, Repeat, repeat_of, trial
 
 LOWEST, HIGHEST = Fraction(1, 50), Fraction(5, 4)  # of the capacity, where no rates are given
@@ -28,7 +28,10 @@ Judged = Callable[[Candidate], None]
 
 
 class Search(msgspec.Struct, frozen=True):
-    """What is asked for. `rates` are the lowest and the highest to try; None begins from the capacity."""
+    """What is asked for. `rates` are the lowest and the highest to try; None begins from the capacity.
+
+    `repeatable`: a further repeat has other requests; measuring the same again would show no others.
+    """
 
     options: Mapping[str, Any]
     requirements: Sequence[Requirement]
@@ -38,11 +41,7 @@ class Search(msgspec.Struct, frozen=True):
     max_requests: int
     server: Server | None = None
     keep_runs: bool = False
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether a further repeat has other requests: measuring the same again shows no others."""
-        return draws(self.options)
+    repeatable: bool = True
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -56,39 +55,64 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def check(search: Search) -> None:
-    """InputError for what no sample can show."""
+    """InputError for what no sample can show, and for another's load."""
+    if search.options["stages"]:
+        raise InputError("--stages: --find sets the rates itself, so leave it out")
     for requirement in search.requirements:
         if requirement.share == 1:
+            nearly = {"error_rate": "error_rate<=0.001", "attainment": "attainment>=0.999"}
+            instead = nearly.get(requirement.metric, requirement.text.replace(".max", ".p99.9"))
             raise InputError(
-                f"--require '{requirement.text}': no sample shows it of all requests: say 99.9 % of them"
+                f"--require '{requirement.text}': no sample shows it of all requests: say {instead}"
             )
 
 
+def distinct(requirements: Sequence[Requirement]) -> list[Requirement]:
+    """Each once, however it is written: all that are judged share one confidence."""
+    return list({msgspec.structs.replace(each, text=""): each for each in requirements}.values())
+
+
 def find(
-    search: Search, setting: Setting, label: str, runs: Path, each: Map, tell: Tell, judged: Judged
+    search: Search,
+    setting: Setting,
+    label: str,
+    runs: Path,
+    each: Map,
+    tell: Tell,
+    judged: Judged,
+    known: Mapping[float, Candidate],
 ) -> Found:
-    """The highest rate at which a setting meets every requirement. `judged` has each rate as it is done."""
+    """The highest rate at which a setting meets every requirement. `judged` has each rate as it is done.
+
+    What is `known` of an earlier attempt is taken as it is.
+    """
     low, high = search.rates or _bracket(search, setting)
     _check_length(search, setting, low, tell)
     verdicts: dict[Fraction, Verdict] = {}
     candidates: dict[Fraction, Candidate] = {}
-    while (rate := next_rate(verdicts, low, high, search.resolution)) is not None:
-        found = judge_rate(search, setting, rate, runs, each)
+    lifts: dict[Fraction, Fraction] = {}
+    while (rate := next_rate(verdicts, low, high, search.resolution, lifts)) is not None:
+        before = known.get(float(rate))
+        found = before or judge_rate(search, setting, rate, runs, each)
         verdicts[rate], candidates[rate] = found.verdict, found
+        if found.lift is not None:  # a step further than would just do, or its verdict would stay open
+            lifts[rate] = Fraction(found.lift * (1 + search.resolution))
+        if before is not None:
+            continue
         judged(found)
         why = f" ({found.reason})" if found.reason else ""
         tell(f"{label}{': ' * bool(label)}{float(rate):g} req/s {found.verdict}{why}")
     return Found(
         setting={} if search.server and search.server.has_own_settings else plain(setting),
         label=label,
-        answer=answer(verdicts, search.resolution),
+        answer=answer(verdicts, search.resolution, lifts),
         requests=sum(candidate.requests for candidate in candidates.values()),
         candidates=[candidates[rate] for rate in sorted(candidates)],
     )
 
 
 def _bracket(search: Search, setting: Setting) -> tuple[Fraction, Fraction]:
-    capacity = capacity_rps(search.options, [setting])
+    capacity = capacity_rps(search.options, [setting], "--find")
     return rounded(float(LOWEST) * capacity), rounded(float(HIGHEST) * capacity)
 
 

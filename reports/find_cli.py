@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,19 @@ from ledgers.html_file import save_page
 from ledgers.options import window_from
 from ledgers.requirements import needs_slo
 from ledgers.rows import encode
-from ledgers.rundir import default_path, make_empty, tool_version, write_json
-from reports.find import Found, Search, check
+from ledgers.rundir import default_path, tool_version, write_json
+from reports.find import Found, Search, check, distinct
 from reports.find import find as find_rate
+from reports.find_dir import FIND_FILE, RATES_FILE, SearchDirectory
 from reports.find_text import find_text
 from reports.forms import Form, print_form
-from reports.grid import AUTO, label, settings
+from reports.grid import AUTO, label, points, settings
 from reports.points import Server
 from reports.pool import cores, pool
+from reports.sweep import Sweep, draws, identity
 from reports.sweep_markdown import find_markdown
-from reports.trial import Candidate
 
 INTERRUPTED = 130
-FIND_FILE, RATES_FILE = "find.json", "rates.jsonl"
 MOST_SIMULATED, MOST_MEASURED = 200_000, 20_000  # requests for one rate
 
 
@@ -37,18 +38,24 @@ def find(
     """The exit code: 0 found, 1 kept at no rate, 4 not resolvable."""
     search = _search(options, server)
     check(search)
-    out = make_empty(options["out"] or default_path("find", options["ledger"] or "made"))
+    out = options["out"] or default_path("find", options["ledger"] or "made")
+    directory = SearchDirectory(out, _identity(search, axes))
+    if directory.done:
+        tell(f"going on behind {len(directory.done)} rates")
     found: list[Found] = []
     try:
         with pool(1 if server else options["jobs"] or cores()) as each:
             for place, setting in enumerate(settings(axes)):
-                judged = partial(_add, out / RATES_FILE, place)
-                runs = out / "runs" / str(place)
-                found.append(find_rate(search, setting, label(setting, axes), runs, each, tell, judged))
+                known, judged = directory.judged(place), partial(directory.add, place)
+                runs, name = out / "runs" / str(place), label(setting, axes)
+                found.append(find_rate(search, setting, name, runs, each, tell, judged, known))
                 _save(search, found, out)
     except KeyboardInterrupt:
-        tell(f"interrupted: {len(found)} settings were answered; {out / RATES_FILE} has every rate judged")
+        done = f"{len(found)} settings were answered; {out / RATES_FILE} has every rate judged"
+        tell(f"interrupted: {done}; the same command with --out goes on behind them")
         return INTERRUPTED
+    finally:
+        directory.close()
     if not search.keep_runs:
         shutil.rmtree(out / "runs", ignore_errors=True)
     print_form(SEARCHES, options["form"], found, search, out, html=options["html"], plain=options["plain"])
@@ -72,15 +79,6 @@ SEARCHES: dict[str, Form] = {
 }
 
 
-def _add(path: Path, setting: int, candidate: Candidate) -> None:
-    """So that a search that is stopped leaves what it has found."""
-    try:
-        with path.open("ab") as file:
-            file.write(encode({"setting": setting, **msgspec.structs.asdict(candidate)}) + b"\n")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-
-
 def _save(search: Search, found: list[Found], out: Path) -> None:
     write_json(out / FIND_FILE, {**_asked(search), "settings": found})
 
@@ -101,8 +99,25 @@ def _asked(search: Search) -> dict[str, Any]:
     }
 
 
+def _identity(search: Search, axes: dict[str, list[Any]]) -> dict[str, Any]:
+    """And what each of its rates depends on."""
+    low, high = search.rates or (None, None)
+    grid = settings(axes)
+    alike = Sweep(
+        search.options,
+        axes,
+        grid,
+        [low, high],
+        points([Fraction(1)], 1, search.options["seed"], 1),
+        1,
+        search.server,
+    )
+    of_runs = identity(msgspec.structs.replace(alike, keep_runs=search.keep_runs))
+    return {**of_runs, **_asked(search), "measured": of_runs["measured"]}
+
+
 def _search(options: dict[str, Any], server: Server | None) -> Search:
-    requirements = options["require"]
+    requirements = distinct(options["require"])
     if not requirements:
         raise InputError("--find: needs a --require, as in 'ttft.p95<=200'")
     if needs_slo(requirements) and not window_from(options).slo.given:
@@ -117,8 +132,9 @@ def _search(options: dict[str, Any], server: Server | None) -> Search:
         raise InputError(
             "--keep-runs: a search keeps runs that it measures (--mock, --base-url), no simulated"
         )
+    base = {**options, "request_rate": None}
     return Search(
-        options={**options, "request_rate": None},
+        options=base,
         requirements=requirements,
         rates=given,
         resolution=options["resolution"],
@@ -126,4 +142,5 @@ def _search(options: dict[str, Any], server: Server | None) -> Search:
         max_requests=options["max_requests"] or (MOST_MEASURED if server else MOST_SIMULATED),
         server=server,
         keep_runs=options["keep_runs"],
+        repeatable=draws({**base, "stages": None}, Fraction(1)),
     )

@@ -103,8 +103,12 @@ def _spread(each: Evidence, scale: float) -> tuple[float, float] | None:
 def _outcome(known: Sequence[tuple[float, Evidence]]) -> str:
     kept = [rate for rate, each in known if each.verdict == "kept"]
     missed = [rate for rate, each in known if each.verdict == "missed"]
-    parts = [f"is kept up to {max(kept):g} req/s"] if kept else []
-    parts += [f"is missed from {min(missed):g} req/s on"] if missed else []
+    if len(missed) == len(known):
+        return "is missed at every rate"
+    above = [rate for rate in missed if not kept or rate > min(kept)]
+    begins = "up" if len(above) == len(missed) else f"from {min(kept):g}"  # below it lacks load
+    parts = [f"is kept {begins} to {max(kept):g} req/s"] if kept else []
+    parts += [f"is missed from {min(above):g} req/s on"] if above else []
     return " and ".join(parts) or "is open at every rate"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ledgers.requirements import parse_requirement
 from reports.find import Found, Search
 from reports.numbers import percent
 from reports.tables import DASH, table, wrapped
-from reports.trial import Candidate, Evidence
+from reports.trial import RATES, Candidate, Evidence
 
 
 def find_text(found: Sequence[Found], search: Search, path: Path) -> str:
@@ -37,6 +38,8 @@ def answer_lines(found: Found, confidence: float, *, repeatable: bool = True) ->
     if answer.kept_above:
         again = ", ".join(f"{rate:g}" for rate in answer.kept_above)
         lines.append(f"not monotone: kept again at {again} req/s")
+    if answer.rate is not None and answer.underloaded:
+        lines.append(f"up to {answer.underloaded[-1]:g} req/s the load is too low for it")
     tried = f"{len(found.candidates)} rates tried with {found.requests:,} requests"
     sure = f"each verdict at {confidence:.4g} over all looks"
     return [*lines, f"{tried}; {sure}"]
@@ -50,9 +53,9 @@ def _headline(found: Found, *, repeatable: bool) -> str:
     if answer.verdict == "always":
         return f"kept at every rate tried, up to {rate}: the highest lies beyond"
     if answer.verdict == "never":
-        return f"kept at no rate tried, down to {candidates[0].rate:g} req/s: the highest lies below"
+        return _never(candidates, answer.underloaded)
     most = max((candidate.requests for candidate in candidates), default=0)
-    reason = next((each.reason for each in candidates if each.verdict == "open"), "more rates to try")
+    reason = next((each.reason for each in candidates if each.rate in answer.open), "more rates to try")
     more = "" if repeatable else "; nothing here is drawn, so repeats are the same (--arrival draws)"
     failed = "" if answer.missed is None else f"{answer.missed:g} req/s"
     known = {
@@ -62,6 +65,15 @@ def _headline(found: Found, *, repeatable: bool) -> str:
         (False, False): "",
     }[bool(rate), bool(failed)]
     return f"{known}not resolvable in {most:,} requests: {reason}{more}"
+
+
+def _never(candidates: Sequence[Candidate], underloaded: Sequence[float]) -> str:
+    """Lower rates may keep it only if what the lowest one misses is no rate itself."""
+    low, high = candidates[0], candidates[-1]
+    missed = [parse_requirement(each.requirement) for each in low.evidence if each.verdict != "kept"]
+    if not (underloaded or any(each.metric in RATES for each in missed)):
+        return f"kept at no rate tried, down to {low.rate:g} req/s: the highest lies below"
+    return f"kept at no rate tried, from {low.rate:g} to {high.rate:g} req/s"
 
 
 def _at(found: Found, rate: float | None) -> list[Candidate]:

@@ -24,6 +24,7 @@ from reports.pool import pool
 from reports.sweep_dir import SweepDirectory
 
 TOGETHER = 8  # points for which a worker makes a ledger once
+SEEDS = 8  # that all make the same ledger, where nothing is drawn
 
 
 class Sweep(msgspec.Struct, frozen=True):
@@ -40,8 +41,16 @@ class Sweep(msgspec.Struct, frozen=True):
     keep_runs: bool = False
 
 
-def draws(options: Mapping[str, Any]) -> bool:
-    """Whether another seed makes another ledger."""
+def draws(options: Mapping[str, Any], rate: Fraction | None) -> bool:
+    """Whether another seed makes another ledger: of a single request, no arrivals can be drawn."""
+    if not _may_draw(options):
+        return False
+    made = (ledger_from(options_at(options, {}, rate, options["seed"] + k)).rows for k in range(SEEDS))
+    first = next(made)
+    return any(rows != first for rows in made)
+
+
+def _may_draw(options: Mapping[str, Any]) -> bool:
     random_times = options["arrival"] not in (None, "constant")
     made = options["random_input_len"] and options["arrival"] is None  # Poisson, if nothing else is said
     return bool(random_times or made or options["random_range_ratio"] or _drawn_stages(options))
@@ -51,8 +60,11 @@ def _drawn_stages(options: Mapping[str, Any]) -> bool:
     return bool(options["stages"]) and options["arrival"] is None
 
 
-def capacity_rps(options: Mapping[str, Any], settings: Sequence[Setting]) -> float:
-    """What the best of the settings completes per second when all requests are there from the start."""
+def capacity_rps(options: Mapping[str, Any], settings: Sequence[Setting], flag: str) -> float:
+    """What the best of the settings completes per second when all requests are there from the start.
+
+    InputError that names the flag for which it is wanted, if that is nothing.
+    """
     all_at_once = {**options, "arrival": None, "burstiness": 1.0, "stages": None}
     found = []
     for setting in settings:
@@ -61,12 +73,12 @@ def capacity_rps(options: Mapping[str, Any], settings: Sequence[Setting]) -> flo
         done = len(seen.requests.known("e2e", range(len(seen.requests))))
         found.append(done * 1e9 / seen.t_obs_ns if seen.t_obs_ns else 0.0)
     if not max(found):
-        raise InputError("--request-rate auto: no request completes, so there is no capacity to begin from")
+        raise InputError(f"{flag}: no request completes, so there is no capacity to begin from")
     return max(found)
 
 
 def found_rates(options: Mapping[str, Any], settings: Sequence[Setting]) -> list[Fraction]:
-    return auto_rates(capacity_rps(options, settings))
+    return auto_rates(capacity_rps(options, settings, "--request-rate auto"))
 
 
 def identity(sweep: Sweep) -> dict[str, Any]:

@@ -12,13 +12,15 @@ import click
 from click.core import ParameterSource
 
 from ledgers.errors import InputError
+from ledgers.formats.fields import shown
 from ledgers.html_file import check_html, html_option, save_page
-from ledgers.options import ledger_options, number, scheduler_options, window_from, window_options
+from ledgers.options import ledger_options, scheduler_options, window_from, window_options
 from ledgers.plain import plain_option
 from ledgers.requirements import Requirement, parse_requirement
 from ledgers.rows import encode
 from ledgers.rundir import default_path
 from ledgers.telling import teller
+from ledgers.units import exact
 from mock_server.policies import POLICIES
 from reports.forms import SILENT, Form, form_option, print_form
 from reports.grid import AUTO, AXES, names, numbers, points, settings
@@ -69,11 +71,12 @@ def _require(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
     """A share as 0.02 or 2%."""
     percent = value.strip().endswith("%")
-    given = number(most=100 if percent else 1)(ctx, param, value.strip().removesuffix("%"))
-    assert isinstance(given, Fraction)
-    share = float(given) / (100 if percent else 1)
+    try:
+        share = float(exact(value.strip().removesuffix("%"))) / (100 if percent else 1)
+    except ValueError:
+        share = 0.0
     if not 0 < share < 1:
-        raise click.BadParameter(f"{value!r} is not a share between 0 and 1, as 0.02 or 2%", ctx, param)
+        raise click.BadParameter(f"{shown(value)} is not a share between 0 and 1, as 0.02 or 2%", ctx, param)
     return share
 
 
@@ -183,7 +186,7 @@ def _sweep(options: dict[str, Any], axes: dict[str, list[Any]], server: Server |
     base = {**options, "request_rate": None}
     if rates == AUTO:
         rates = found_rates(base, grid)
-    if options["repeats"] > 1 and server is None and not draws(options):
+    if options["repeats"] > 1 and server is None and not draws(base, (rates or [None])[0]):
         raise InputError(
             f"--repeats {options['repeats']}: every repeat would be the same, for nothing in this ledger is "
             "drawn (--arrival poisson draws when requests come)"

@@ -28,17 +28,21 @@ SWEEP_FILE, POINTS_FILE, CURVES_FILE = "sweep.json", "points.jsonl", "curves.jso
 class SweepDirectory:
     """Made, or opened where a sweep of the same settings has stopped. `done`: the points that are there."""
 
+    WHAT, SETTINGS, LINES = "sweep", SWEEP_FILE, POINTS_FILE
+
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         """InputError if the directory holds anything else, another sweep, or one that is running."""
         self.path = path
         self.settings: dict[str, Any] = msgspec.json.decode(encode({"schema": SCHEMA, **settings}))
-        found = _settings(path / SWEEP_FILE)
+        found = _settings(path / self.SETTINGS)
         if found is None:
             make_empty(path)
-            write_json(path / SWEEP_FILE, self.settings)
-        elif found != self.settings:
-            raise InputError(f"--out {path}: is of another sweep ({_difference(found, self.settings)})")
+            write_json(path / self.SETTINGS, self.settings)
+        elif found != self.settings and self._begun():
+            raise InputError(f"--out {path}: is of another {self.WHAT} ({_difference(found, self.settings)})")
         self._file = self._open()
+        if found not in (None, self.settings):  # nothing was done under those
+            write_json(path / self.SETTINGS, self.settings)
         self.done = self._read()
 
     def append(self, record: dict[str, Any]) -> None:
@@ -48,7 +52,7 @@ class SweepDirectory:
             while data:
                 data = data[os.write(self._file, data) :]
         except OSError as error:
-            raise InputError(f"{self.path / POINTS_FILE}: {error.strerror}") from None
+            raise InputError(f"{self.path / self.LINES}: {error.strerror}") from None
         self.done.append(record)
 
     def keep_curves(self, curves: Sequence[Curve]) -> None:
@@ -57,8 +61,12 @@ class SweepDirectory:
     def close(self) -> None:
         os.close(self._file)
 
+    def _begun(self) -> bool:
+        path = self.path / self.LINES
+        return path.exists() and path.stat().st_size > 0
+
     def _open(self) -> int:
-        path = self.path / POINTS_FILE
+        path = self.path / self.LINES
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -72,11 +80,15 @@ class SweepDirectory:
 
     def _read(self) -> list[dict[str, Any]]:
         """What is there; half a line at the end, of a point that was being written, is dropped."""
-        path = self.path / POINTS_FILE
+        path = self.path / self.LINES
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         os.ftruncate(self._file, len(whole))
-        return [_record(path, place, line) for place, line in enumerate(whole.splitlines())]
+        return [self._record(path, place, line) for place, line in enumerate(whole.splitlines())]
+
+    @staticmethod
+    def _record(path: Path, place: int, line: bytes) -> dict[str, Any]:
+        return _record(path, place, line)
 
 
 class Figures(msgspec.Struct):
@@ -87,6 +99,7 @@ class Figures(msgspec.Struct):
     rate: float | None
     scheduled: int
     completed: int
+    rejected: int
     censored: bool
     rests_on_largest: dict[str, list[str]]
     offered_rps: float | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from reports.charts import Axis, Bound, Chart, Series, Table, lines
 from reports.curves import METRICS, TAILS, Curve, Load
@@ -17,7 +17,17 @@ NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 TAIL = "p99"
 MOST_CURVES = 6
 MOST_TABLED = 50  # settings, of which every load is listed; the rest is in the file of curves
+COLORS = 6  # of series
+UNJOINED = "Points that no line joins, †: not all completed, and the tails are over those that did."
 Value = Callable[[Load], float | None]
+
+
+class Tail(NamedTuple):
+    """In ms, at a rate; `censored` if it is over fewer than all."""
+
+    rate: float
+    ms: float
+    censored: bool
 
 
 def sweep_page(settings: Mapping[str, Any], curves: Sequence[Curve]) -> str:
@@ -107,15 +117,20 @@ def _of(load: Load, name: str) -> float:
 
 
 def _rate_title(curves: Sequence[Curve], name: str) -> str:
-    """Which setting does most, and where."""
+    """Which setting does most, or which do, and where."""
     found = [
-        (_of(load, name), load, curve) for curve in curves for load in curve.loads if _of(load, name) >= 0
+        (max(known, key=lambda load: _of(load, name)), curve)
+        for curve in curves
+        if (known := [load for load in curve.loads if _of(load, name) >= 0])
     ]
     if not found:
         return f"No {name} is known"
-    most, load, curve = max(found, key=lambda each: each[0])
-    whose = f" with {curve.label}" if curve.label else ""
-    return f"{name.capitalize()} is {number(most)} req/s at most{whose}, at {rate_word(load)} req/s offered"
+    most = number(max(_of(load, name) for load, _ in found))
+    best = [(load, curve) for load, curve in found if number(_of(load, name)) == most]
+    labels = " and ".join(curve.label for _, curve in best)
+    rates = " and ".join(dict.fromkeys(rate_word(load) for load, _ in best))
+    whose = f" with {labels}" if labels else ""
+    return f"{name.capitalize()} is {most} req/s at most{whose}, at {rates} req/s offered"
 
 
 def _knees(curves: Sequence[Curve]) -> list[Bound]:
@@ -135,39 +150,51 @@ def _knees(curves: Sequence[Curve]) -> list[Bound]:
 
 def _tail_chart(curves: Sequence[Curve], key: str) -> Chart | None:
     name = NAMES[key]
-    series = [
-        Series(
-            curve.label or f"{name} {TAIL}",
-            [
-                (x, tails[TAIL])
-                for load in curve.loads
-                if (x := _rate(load)) is not None and (tails := getattr(load, key)) and tails[TAIL] > 0
-            ],
-        )
-        for curve in curves
-    ]
-    series = [each for each in series if each.points]
-    if not series:
+    tails = {place: _tails(curve, key) for place, curve in enumerate(curves)}
+    known = {curves[place].label: points for place, points in tails.items() if points}
+    if not known:
         return None
+    series = [
+        each
+        for place, points in tails.items()
+        for each in _tail_series(curves[place].label or f"{name} {TAIL}", points, place % COLORS + 1)
+    ]
     return lines(
-        _tail_title(series, name),
+        _tail_title(known, name),
         f"{TAIL} of {name}, logarithmic, against offered load, a line for each setting. Dotted: the knees.",
         series,
         x=_rates(curves),
         y=Axis(f"{name} {TAIL}", "ms", "log"),
         bounds=_knees(curves),
+        note=UNJOINED if any(tail.censored for points in known.values() for tail in points) else "",
     )
 
 
-def _tail_title(series: Sequence[Series], name: str) -> str:
+def _tails(curve: Curve, key: str) -> list[Tail]:
+    return [
+        Tail(x, tails[TAIL], load.censored)
+        for load in curve.loads
+        if (x := _rate(load)) is not None and (tails := getattr(load, key)) and tails[TAIL] > 0
+    ]
+
+
+def _tail_series(label: str, points: Sequence[Tail], color: int) -> list[Series]:
+    """A line with gaps where not all completed, and what is known there as points beside it."""
+    of_all = [(tail.rate, float("nan") if tail.censored else tail.ms) for tail in points]
+    of_some = [(tail.rate, tail.ms) for tail in points if tail.censored]
+    found = [Series(label, of_all, color=color)] if len(of_some) < len(points) else []
+    return found + ([Series(f"{label} †", of_some, "dots", color=color)] if of_some else [])
+
+
+def _tail_title(known: Mapping[str, Sequence[Tail]], name: str) -> str:
     """How much it grows over the rates, of the setting of which it grows most."""
-    grown = {each.name: each.points[-1][1] / each.points[0][1] for each in series}
-    worst = max(series, key=lambda each: grown[each.name])
-    (first, low), (last, high) = worst.points[0], worst.points[-1]
-    whose = f" with {worst.name}" if len(series) > 1 else ""
+    worst = max(known, key=lambda label: known[label][-1].ms / known[label][0].ms)
+    first, last = known[worst][0], known[worst][-1]
+    low, high = (f"{ms(tail.ms)} ms{' †' * tail.censored}" for tail in (first, last))
+    whose = f" with {worst}" if len(known) > 1 else ""
     if first == last:
-        return f"{name} {TAIL} is {ms(low)} ms{whose} at {first:.4g} req/s"
-    return f"{name} {TAIL} is {ms(low)} ms at {first:.4g} and {ms(high)} ms at {last:.4g} req/s{whose}"
+        return f"{name} {TAIL} is {low}{whose} at {first.rate:.4g} req/s"
+    return f"{name} {TAIL} is {low} at {first.rate:.4g} and {high} at {last.rate:.4g} req/s{whose}"
 
 
 def _loads(curve: Curve, slo_given: bool) -> Table:

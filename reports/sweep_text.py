@@ -165,6 +165,7 @@ def notes(curves: Sequence[Curve], slo_given: bool) -> list[str]:
         lines.append(f"k {KNEE_RULE}{more}")
     if any(load.censored for load in loads):
         lines.append("† not all completed in the window: the tails are over those that did")
+    lines += rejections(loads)
     if any(any(load.rests_on_largest.values()) for load in loads):
         lines.append(f"{RESTS} of a run: too few for that percentile")
     if any(load.client_limited for load in loads):
@@ -173,6 +174,13 @@ def notes(curves: Sequence[Curve], slo_given: bool) -> list[str]:
     if repeats > 1:
         lines.append(f"means of {repeats} repeats, {_widest(loads, slo_given)}")
     return lines
+
+
+def rejections(loads: Sequence[Load]) -> list[str]:
+    """A line if any were, of all loads together."""
+    rejected = sum(load.rejected for load in loads)
+    scheduled = sum(load.scheduled for load in loads)
+    return [f"{rejected:,} of {scheduled:,} requests rejected"] if rejected else []
 
 
 def _widest(loads: Sequence[Load], slo_given: bool) -> str:

@@ -28,6 +28,7 @@ from reports.search import Verdict
 
 LEAST_REPEATS = 4
 MOST_GROWTH = 0.01  # of the arrivals, in the second half of them
+RATES = ("goodput", "throughput")  # of which there is none without load
 TOO_FEW = f"fewer than {LEAST_REPEATS} different runs"
 
 
@@ -61,7 +62,10 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A rate with its verdict and why. `growth` is of the number in flight, as a share of the arrivals."""
+    """A rate with its verdict and why. `growth` is of the number in flight, as a share of the arrivals.
+
+    `lift` is the rate to which the load must be raised at least, where nothing but that is missing.
+    """
 
     rate: float
     verdict: Verdict
@@ -71,6 +75,7 @@ class Candidate(msgspec.Struct, frozen=True):
     looks: int
     growth: float
     evidence: list[Evidence]
+    lift: float | None = None
 
 
 def repeat_of(
@@ -158,7 +163,22 @@ def verdict_of(
     growth = fsum(repeat.growth for repeat in repeats) / len(repeats)
     verdict, reason = _verdict(evidence, repeats, growth, sure)
     requests = sum(repeat.requests for repeat in repeats)
-    return Candidate(rate, verdict, reason, requests, len(repeats), look, growth, evidence)
+    lift = None
+    if reason in (each.requirement for each in evidence) and _growth_limits(repeats, sure)[0] <= MOST_GROWTH:
+        lift = _lift(rate, requirements, evidence)
+    return Candidate(rate, verdict, reason, requests, len(repeats), look, growth, evidence, lift)
+
+
+def _lift(rate: float, requirements: Sequence[Requirement], evidence: Sequence[Evidence]) -> float | None:
+    """Goodput and throughput grow at most in proportion to the load, and are never above it."""
+    rates = []
+    for requirement, each in zip(requirements, evidence, strict=True):
+        if each.verdict == "kept":
+            continue
+        if requirement.metric not in RATES or each.value is None:
+            return None
+        rates.append(max(rate * (each.needed / each.value if each.value else 2.0), each.needed))
+    return max(rates, default=None)
 
 
 def _verdict(

@@ -88,6 +88,66 @@ def test_a_search_says_when_the_edge_is_beyond_its_rates() -> None:
     assert answer(searched(lambda rate: "missed"), 0.02).verdict == "never"
 
 
+@pytest.mark.parametrize(
+    ("needed", "share", "edge"),
+    [
+        (20.0, lambda rate: 1.0 if rate <= 60 else 0.0, 60),
+        (20.0, lambda rate: max(0.0, 1 - rate / 90), 60),  # r(1 − r/90) ≥ 20 from 30 to 60
+        (22.0, lambda rate: max(0.0, 1 - rate / 90), 51.7),  # from 38.3
+        (22.6, lambda rate: max(0.0, 1 - rate / 90), None),  # 22.5 at most
+    ],
+)
+def test_what_needs_load_is_kept_in_a_window_of_rates(
+    needed: float, share: Callable[[float], float], edge: float | None
+) -> None:
+    """The highest rate of the window, though the lowest and the highest that are tried are both missed."""
+    verdicts: dict[Fraction, Verdict] = {}
+    lifts: dict[Fraction, Fraction] = {}
+    while (rate := next_rate(verdicts, LOW, HIGH, 0.02, lifts)) is not None:
+        assert rate not in verdicts
+        done = float(rate) * share(float(rate))
+        verdicts[rate] = "kept" if done >= needed else "missed"
+        if 0 < done < needed:
+            lifts[rate] = rate * Fraction(needed / done) * Fraction(102, 100)
+    found = answer(verdicts, 0.02, lifts)
+    assert len(verdicts) < 40
+    if edge is None:
+        assert (found.verdict, found.rate) == ("never", None)
+    else:
+        assert found.verdict == "found"
+        assert found.rate == pytest.approx(edge, rel=0.03)
+        assert found.underloaded[0] == LOW
+
+
+@pytest.mark.parametrize(
+    "required", [("throughput>=1",), ("goodput>=0.5", "--goodput", "ttft:800", "--require", "throughput>=1")]
+)
+def test_a_throughput_is_searched_for_where_the_load_can_have_it(
+    tmp_path: Path, required: tuple[str, ...]
+) -> None:
+    """A server that takes 5 req/s, from a fiftieth of that on: 1 is completed per second from 1 req/s on."""
+    lengths = ("--num-prompts", "300", "--random-input-len", "10", "--random-output-len", "1")
+    asked = (*lengths, *ONE_SERVER, "--resolution", "20%", "--max-requests", "4800", "--require", *required)
+    _, found = find(tmp_path, *asked)
+    assert found["candidates"][0]["rate"] < 0.2
+    assert found["candidates"][0]["verdict"] == "missed"
+    assert found["answer"]["verdict"] in ("found", "open")
+    assert 2 <= found["answer"]["rate"] < 5
+    assert found["answer"]["missed"] > found["answer"]["rate"]
+    assert found["answer"]["underloaded"][-1] < 1.1
+
+
+def test_a_throughput_that_is_beyond_the_server_does_not_lie_below(tmp_path: Path) -> None:
+    """It completes 5 per second at most, so no rate has 10 of them, the lower ones least of all."""
+    lengths = ("--num-prompts", "300", "--random-input-len", "10", "--random-output-len", "1")
+    (tmp_path / "m_d_1.toml").write_text(M_D_1)
+    asked = (*lengths, *ONE_SERVER, "--find", "--require", "throughput>=10", "--out", "found")
+    made = tokentick("sweep", *asked, cwd=tmp_path)
+    assert made.returncode == 1
+    assert "kept at no rate tried, from 0.1 to 6.2" in made.stdout
+    assert "below" not in made.stdout
+
+
 def repeat(
     good: int, n: int, *, growth: float = 0.0, chance: float = 0.0, late_misses: bool = False
 ) -> Repeat:
@@ -166,6 +226,21 @@ def test_what_sixteen_requests_cannot_show_is_not_shown(tmp_path: Path) -> None:
     said = " ".join(made.stdout.split())
     assert "not resolvable in 16 requests: fewer than 4 different runs; nothing here is drawn" in said
     assert max(map(len, made.stdout.splitlines())) <= 80
+
+
+def test_a_single_request_is_one_run_however_often_it_is_made(tmp_path: Path) -> None:
+    """Poisson arrivals of one request are all the same: 256 equal runs are no 256 independent ones."""
+    lengths = ("--num-prompts", "1", "--random-input-len", "20", "--random-output-len", "5")
+    code, found = find(tmp_path, *lengths, "--require", "e2e.p95<=10000")
+    assert code == 4
+    assert {(each["verdict"], each["requests"]) for each in found["candidates"]} == {("open", 1)}
+
+
+def test_a_requirement_that_is_given_twice_is_judged_once(tmp_path: Path) -> None:
+    """However it is written: with each one the others could be shown less surely."""
+    asked = ("toy", "--request-rate", "1,20", "--require", "e2e.p95<=9", "--require", "e2el.p95  <= 9.0")
+    _, found = find(tmp_path, *asked, "--require", "e2e.p95<9")
+    assert [len(each["evidence"]) for each in found["candidates"]] == [2, 2]
 
 
 def m_d_1(rho: float, limit: float, seed: int, *, n: int = 300, before: int = 0) -> Repeat:
@@ -306,24 +381,45 @@ def test_runs_of_two_settings_do_not_overwrite_each_other(
     assert len(directories) == len(set(directories)) > 16
 
 
-def test_an_interrupted_search_leaves_the_rates_it_has_judged(tmp_path: Path) -> None:
-    """Ctrl-C in the middle of the only setting: exit code 130, one line, and a line for each rate."""
-    asked = ("--find", "--require", "ttft.p95<=800", "--resolution", "0.1%", "--jobs", "1", "--out", "found")
-    command = [*COMMAND, "sweep", *MADE, *asked]
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_search_that_was_stopped_goes_on(tmp_path: Path, ending: signal.Signals) -> None:
+    """After kill -9 or Ctrl-C, and half a line: no rate is judged again, and the bytes end the same."""
+    asked = ["--find", "--require", "ttft.p95<=800", "--resolution", "1%", "--jobs", "1"]
+    asked = ["sweep", *MADE, *asked, "--max-requests", "9600", "--policy", "static,chunked"]
+    assert tokentick(*asked, "--out", "whole", cwd=tmp_path).returncode in (0, 4)
+    command = [*COMMAND, *asked, "--out", "found"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     rates = tmp_path / "found" / "rates.jsonl"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (rates.exists() and rates.read_bytes().count(b"\n") >= 1):
+    while time.monotonic() < deadline and not (rates.exists() and rates.read_bytes().count(b"\n") >= 2):
         time.sleep(0.002)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ending)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, said
+    assert process.returncode == (-signal.SIGKILL if ending == signal.SIGKILL else 130), said
     assert "Traceback" not in said
-    assert "rates.jsonl has every rate judged" in said
-    assert not (tmp_path / "found" / "find.json").exists()
-    judged: list[dict[str, Any]] = json_lines(rates)
+    if ending == signal.SIGINT:
+        assert "rates.jsonl has every rate judged; the same command with --out goes on" in said
+    done = rates.read_bytes().count(b"\n")
+    judged: list[dict[str, Any]] = [json.loads(line) for line in rates.read_bytes().splitlines()[:done]]
     assert {each["verdict"] for each in judged} <= {"kept", "missed", "open"}
     assert all(each["setting"] == 0 and each["repeats"] >= 4 for each in judged)
+    with rates.open("ab") as file:
+        file.write(b'{"setting":')
+    refused(tokentick(*asked, "--out", "found", "--seed", "7", cwd=tmp_path), 2, "another search", "seed")
+    again = tokentick(*asked, "--out", "found", cwd=tmp_path)
+    assert again.returncode in (0, 4), again.stderr
+    assert f"going on behind {done} rates" in again.stderr
+    for name in ("rates.jsonl", "find.json"):
+        assert (tmp_path / "found" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_search_that_was_refused_does_not_bind_its_directory(tmp_path: Path) -> None:
+    """Nothing was judged under the flags that were wrong, so others may follow."""
+    asked = ("--find", "--request-rate", "1,20", "--arrival", "poisson", "--require", "e2e.p95<=900")
+    refused(tokentick("sweep", "toy", *asked, "--max-requests", "63", "--out", "o", cwd=tmp_path), 2, "64")
+    again = tokentick("sweep", "toy", *asked, "--max-requests", "64", "--out", "o", cwd=tmp_path)
+    assert again.returncode in (0, 1, 4), again.stderr
+    assert json.loads((tmp_path / "o" / "search.json").read_text())["max_requests"] == 64
 
 
 def test_a_class_that_is_not_there_is_refused(tmp_path: Path) -> None:

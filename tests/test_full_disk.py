@@ -46,7 +46,7 @@ def test_a_search_on_a_full_disk(tmp_path: Path) -> None:
     """`sweep --find` names the file, and what was judged before is in it."""
     arguments = ["sweep", "toy", "--arrival", "poisson", "--request-rate", "1,20", "--find", "--out", "out"]
     asked = ["--require", "ttft.p95<=800", "--max-requests", "200", "--quiet"]
-    result = tokentick(*arguments, *asked, cwd=tmp_path, command=on_full_disk(1_000))
+    result = tokentick(*arguments, *asked, cwd=tmp_path, command=on_full_disk(2_000))
     refused(result, 2, "out/rates.jsonl")
     assert (tmp_path / "out" / "rates.jsonl").stat().st_size > 0
 

@@ -176,6 +176,31 @@ def test_a_sweep_says_what_was_most_and_where_tails_grew() -> None:
     assert page == sweep_page(asked(), curves())
 
 
+def test_tails_of_those_that_completed_are_not_drawn_as_those_of_all() -> None:
+    """No line leads to a load of which some did not complete; its points and the titles have the mark."""
+    loads = [load(2, 2, 40), load(4, 4, 80), load(8, 4, 4_000, censored=True, completed=60, rejected=40)]
+    page = sweep_page(asked(), [Curve({}, "", loads, 1, "inside", 1)])
+    texts = parsed(page)
+    assert "TTFT p99 is 40.0 ms at 2 and 4000 ms † at 8 req/s" in texts["h3"]
+    assert "40 of 300 requests rejected" in page
+    tails = page.split('id="tails"')[1].split("</section>")[0]
+    lines = re.findall(r'd="(M[^"]*)" class="line s1"', tails)
+    assert [line.count("L") for line in lines if "L" in line] == [1, 1]
+    assert tails.count("TTFT p99 †") >= 1
+    assert tails.count("Points that no line joins, †") == 2
+
+
+def test_settings_that_do_as_much_are_all_named() -> None:
+    """Neither is the best alone; where they do it at other rates, both rates are."""
+    one = Curve({}, "one", [load(2, 2, 40), load(4, 3.0, 80)], None, None, 1)
+    same = Curve({}, "same", [load(2, 2, 40), load(4, 3.001, 80)], None, None, 1)
+    other = Curve({}, "other", [load(2, 2, 40), load(5, 3.0, 80)], None, None, 1)
+    title = "Goodput is 3.00 req/s at most with one and same, at 4 req/s offered"
+    assert title in parsed(sweep_page(asked(), [one, same]))["h3"]
+    title = "Goodput is 3.00 req/s at most with one and other, at 4 and 5 req/s offered"
+    assert title in parsed(sweep_page(asked(), [one, other]))["h3"]
+
+
 def test_a_sweep_has_the_notes_of_a_terminal_and_no_others() -> None:
     """The rule of the knee, what the dagger means, and how far the repeats can be trusted."""
     said = parsed(sweep_page(asked(), curves()))["p"]
@@ -248,6 +273,17 @@ def test_a_search_has_the_answer_and_the_evidence_of_a_terminal() -> None:
     assert "99.00%" in tried_rows(found)[1][0]
 
 
+def test_what_needs_load_is_not_called_missed_from_the_lowest_rate_on() -> None:
+    """Missed at 1 for want of load, kept at 5 and 10, missed again at 20; and missed at each of two."""
+    verdicts: list[tuple[float, Verdict]] = [(1, "missed"), (5, "kept"), (10, "kept"), (20, "missed")]
+    tried = [candidate(rate, verdict, 0.95, 0.9, 0.97, 0.0) for rate, verdict in verdicts]
+    answer = Answer("open", 10, 20, [], [], [1])
+    texts = parsed(find_page(SEARCH, [Found({}, "", answer, 4_000, tried)]))
+    assert "ttft.p95<=500 is kept from 5 to 10 req/s and is missed from 20 req/s on" in texts["h3"]
+    never = Found({}, "", Answer("never", None, 1, [], []), 4_000, [tried[0], tried[3]])
+    assert "ttft.p95<=500 is missed at every rate" in parsed(find_page(SEARCH, [never]))["h3"]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -267,7 +303,7 @@ def test_a_search_has_the_answer_and_the_evidence_of_a_terminal() -> None:
     ],
 )
 def test_a_search_without_an_answer_says_what_it_knows(answer: Answer, said: str) -> None:
-    tried = [candidate(10, "open", 0.95, 0.9, 0.97, 0.0)]
+    tried = [candidate(rate, "open", 0.95, 0.9, 0.97, 0.0) for rate in (10, 11)]
     page = find_page(SEARCH, [Found({}, "", answer, 4_000, tried)])
     assert said in parsed(page)["p"]
 

@@ -96,6 +96,22 @@ def test_plain_lines_tell_every_tenth(
     ]
 
 
+def test_time_left_is_at_the_pace_of_what_was_done_last(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start takes 20 s and is nobody's pace; then each takes 0.1 s, and from the 500th on 1 s."""
+    now_s = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    tell = Teller()
+    for done in range(1, 1_001):
+        now_s += 20 if done == 1 else 0.1 if done < 500 else 1
+        tell.counted(done, 1_000, "points")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "1 of 1,000 points"
+    assert "100 of 1,000 points, about 90 s left" in lines
+    assert "700 of 1,000 points, about 5 min 00 s left" in lines
+
+
 def test_a_terminal_has_one_line_that_goes_when_something_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     tell = Teller(screen=True)
     tell.begun("first", 1, 2)

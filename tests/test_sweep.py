@@ -84,6 +84,30 @@ def test_tails_that_rest_on_the_largest_value_are_marked(tmp_path: Path) -> None
     assert "*" not in sweep(tmp_path, "many", *MADE, "--request-rate", "1,2").stdout
 
 
+def test_a_load_of_which_requests_were_rejected_is_marked(tmp_path: Path) -> None:
+    """Its tails are over the survivors: marked as not all completed, with how many are missing."""
+    none = sweep(tmp_path, "none", "toy", "--request-rate", "1", "--max-model-len", "3").stdout
+    assert re.search(r"^1 †  ", none, re.MULTILINE)
+    assert "16 of 16 requests rejected" in none
+    flags = ("--max-queue", "1", "--policy", "immediate", "--request-rate", "1,20", "--json")
+    (curve,) = json.loads(sweep(tmp_path, "some", *MADE, *flags).stdout)["curves"]
+    points: list[dict[str, Any]] = json_lines(tmp_path / "some" / "points.jsonl")
+    assert all(0 < point["rejected"] == 300 - point["completed"] for point in points)
+    assert [load["rejected"] for load in curve["loads"]] == [point["rejected"] for point in points]
+    assert [load["censored"] for load in curve["loads"]] == [True, True]
+    every = sweep(tmp_path, "every", "toy", "--request-rate", "1", "--tail", "drain").stdout
+    assert "†" not in every
+    assert "rejected" not in every
+
+
+def test_repeats_of_a_single_request_would_all_be_the_same(tmp_path: Path) -> None:
+    """It arrives at 0 whatever the seed, and its lengths are given."""
+    one = ("--num-prompts", "1", "--random-input-len", "20", "--random-output-len", "5")
+    flags = ("--request-rate", "1", "--repeats", "2")
+    refused(sweep(tmp_path, "one", *one, *flags), 2, "every repeat would be the same")
+    assert sweep(tmp_path, "other", *one, *flags, "--random-range-ratio", "0.9").returncode == 0
+
+
 @pytest.fixture(scope="module")
 def long_sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], bytes]:
     """The flags of a sweep that takes a second or more, and the points that it leaves if nobody stops it."""
@@ -176,6 +200,15 @@ def test_a_damaged_point_is_named_by_its_line(
         ((*FIND, "--request-rate", "1,20", "--arrival", "poisson", "--max-requests", "63"), "64 requests"),
         ((*FIND, "--request-rate", "1,20", "--warmup", "1"), "--warmup"),
         (("--cooldown", "1"), "--cooldown"),
+        ((*FIND, "--stages", "1:5"), "--stages: --find sets the rates itself"),
+        ((*FIND, "--max-model-len", "3"), "--find: no request completes"),
+        (("--request-rate", "auto", "--max-model-len", "3"), "--request-rate auto: no request completes"),
+        (("--find", "--require", "error_rate<=0"), "say error_rate<=0.001"),
+        (("--find", "--require", "attainment>=1", "--goodput", "e2e:9"), "say attainment>=0.999"),
+        (("--find", "--require", "class=short e2e.max<=3"), "say class=short e2e.p99.9<=3"),
+        ((*FIND, "--confidence", "0"), "'0' is not a share between 0 and 1"),
+        ((*FIND, "--confidence", "1"), "'1' is not a share between 0 and 1"),
+        ((*FIND, "--confidence", "150%"), "'150%' is not a share between 0 and 1"),
         (("--require", "e2e.p95<=3"), "belongs to --find"),
         (("--base-url", "http://127.0.0.1:9", "--policy", "static"), "server's own"),
         (("--base-url", "http://127.0.0.1:9", "--request-rate", "auto"), "say the rates"),
