@@ -13,25 +13,8 @@ from ledgers.deliveries import requests
 from ledgers.rows import RequestRow
 from ledgers.rundir import RunInfo
 from ledgers.summary import kept_ns
-from reports.requests_text import request_labels, request_table, standing
-from reports.tables import DASH, WIDTH, joined, ms, number, shortened, table, wrapped
-from reports.ticks_text import tick_lines
-
-__all__ = [  # what is said of a run, and what it is said with
-    "DASH",
-    "WIDTH",
-    "joined",
-    "ms",
-    "number",
-    "request_labels",
-    "request_table",
-    "run_text",
-    "shortened",
-    "standing",
-    "table",
-    "tick_lines",
-    "wrapped",
-]
+from reports.requests_text import request_table
+from reports.tables import DASH, joined, ms, number, table, wrapped
 
 LONG_DRAIN = 0.1  # of the window
 LEAST_BEFORE_DRAIN = 10  # requests that must have completed by then for a rate of them
@@ -342,7 +325,7 @@ def _longest_ms(worst: dict[str, float] | None, above: float = 0) -> float | Non
 
 def _kv(summary: dict[str, Any]) -> str:
     tokens, mb = summary["kv_peak_tokens"], summary["kv_peak_mb"]
-    return DASH if tokens is None else f"{tokens} tokens ({mb:g} MB)"
+    return DASH if tokens is None else f"{tokens} cached tokens ({mb:g} MB)"
 
 
 def littles_law(summary: dict[str, Any]) -> str:
