@@ -27,7 +27,7 @@ from reports.lab.setting import Setting, SettingError, parse_strictly
 from tests.conftest import COMMAND, tokentick
 
 FAST = "rate=100&tick=0.02&policy=chunked"  # 0.15 s of arrivals, and less than a second in all
-LONG = "preset=steady&policy=immediate"
+LONG = "preset=steady&policy=immediate&tick=0.02"  # many seconds of arrivals, and a short warm-up
 
 
 class Answer(NamedTuple):
