@@ -189,7 +189,7 @@ def test_turns_find_the_time_of_a_turn_that_was_long_ago() -> None:
 def test_a_long_trace_takes_no_more_memory_than_a_short_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: bool
 ) -> None:
-    """Four times the rows, each with an id and a session of its own: some bytes more for each, and not the 400 of all in memory."""
+    """Four times the rows, each of a session of its own: 20 bytes more for each, not 400 as in memory."""
     monkeypatch.setattr("ledgers.load.HEAD_BYTES", 4096)  # what is read ahead would hide the rest
     monkeypatch.setattr("ledgers.spilling.HELD", 500)
     monkeypatch.setattr("ledgers.spilling.PARTS", 101)
