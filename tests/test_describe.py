@@ -32,7 +32,7 @@ from ledgers.load import load_ledger
 from ledgers.rows import encode
 from ledgers.settings import HARDWARE, Hardware
 from ledgers.trace_cli import describe_trace
-from tests.conftest import COMMAND, tokentick
+from tests.conftest import COMMAND
 from tests.in_process import in_process
 
 TRACES = Path(__file__).parent / "data" / "traces"
@@ -485,11 +485,12 @@ def test_what_is_shown_fits_a_terminal(flags: tuple[str, ...]) -> None:
     assert len(picture) == 62
 
 
-def test_a_terminal_without_utf_8_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    done = tokentick("trace", "describe", str(AZURE_300), "--hardware", "medium", cwd=Path.cwd())
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "300 requests" in done.stdout
+def test_a_terminal_without_utf_8_gets_ascii() -> None:
+    command = [*COMMAND, "trace", "describe", str(AZURE_300), "--hardware", "medium"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"300 requests" in done.stdout
     assert done.stdout.isascii()
 
 
