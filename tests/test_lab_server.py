@@ -24,10 +24,11 @@ from reports.lab.app import Lab
 from reports.lab.experiment import experiment
 from reports.lab.live import LiveRuns
 from reports.lab.setting import Setting, SettingError, parse_strictly
-from tests.conftest import COMMAND, tokentick
+from tests.conftest import COMMAND, refused
+from tests.in_process import in_process
 
 FAST = "rate=100&tick=0.02&policy=chunked"  # 0.15 s of arrivals, and less than a second in all
-LONG = "preset=steady&policy=immediate"
+LONG = "preset=steady&policy=immediate&tick=0.02"  # many seconds of arrivals, and a short warm-up
 
 
 class Answer(NamedTuple):
@@ -426,25 +427,22 @@ def test_a_live_run_from_its_first_tick_to_the_agreement(tmp_path: Path) -> None
     assert data["text"].startswith("chunked: ")
 
 
-def test_events_come_while_the_run_goes_on_and_it_can_be_stopped(tmp_path: Path) -> None:
+def test_events_come_while_the_run_goes_on_and_it_can_be_stopped(lab: RunningLab) -> None:
     """It is stopped at its first tick, and all of it ends; then there can be another one."""
-    with running_lab(tmp_path / "lab") as lab:
-        id = lab.start(LONG)
-        with closing(lab.events(id)) as stream:
-            tick = next(data for name, data in stream if name == "tick")
-            assert (tick["tick"], tick["events"]) == (
-                0,
-                ["arrive R01", "prefill_start R01", "prefill_end R01"],
-            )
-            assert lab.own("DELETE", f"/api/runs/{id}").status == 200
-            names = [name for name, _ in stream]
-        assert names[-1] == "stopped"
-        assert "agreement" not in names
-        assert lab.ask("GET", "/api/runs").json["run"]["state"] == "stopped"
-        wait_until(lambda: not lab.left_behind())
-        other = lab.start(FAST)
-        assert other != id
-        assert lab.ask("GET", f"/api/runs/{id}/events").status == 404
+    id = lab.start(LONG)
+    with closing(lab.events(id)) as stream:
+        tick = next(data for name, data in stream if name == "tick")
+        assert (tick["tick"], tick["events"]) == (0, ["arrive R01", "prefill_start R01", "prefill_end R01"])
+        assert lab.own("DELETE", f"/api/runs/{id}").status == 200
+        names = [name for name, _ in stream]
+    assert names[-1] == "stopped"
+    assert "agreement" not in names
+    assert lab.ask("GET", "/api/runs").json["run"]["state"] == "stopped"
+    wait_until(lambda: not lab.left_behind())
+    other = lab.start(FAST)
+    assert other != id
+    assert lab.ask("GET", f"/api/runs/{id}/events").status == 404
+    assert lab.own("DELETE", f"/api/runs/{other}").status == 200
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -460,11 +458,7 @@ def test_its_end_is_the_end_of_all(tmp_path: Path, number: signal.Signals) -> No
 
 
 def test_a_port_in_use_is_said_in_one_line(tmp_path: Path, lab: RunningLab) -> None:
-    result = tokentick("lab", "--port", str(lab.port), cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert f"--port {lab.port}" in result.stderr
+    refused(in_process("lab", "--port", str(lab.port), cwd=tmp_path), 2, f"--port {lab.port}")
 
 
 def wait_until(done: Any, seconds: float = 20) -> None:

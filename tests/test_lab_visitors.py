@@ -96,7 +96,10 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
             f"POST /api/runs HTTP/1.1\r\nHost: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n"
             "Content-Type: application/json\r\nContent-Length: 20\r\nConnection: close\r\n\r\n{"
         )
-        assert b" 408 " in (await answer(port, head.encode())).split(b"\r\n")[0]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head.encode())
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 20)
+        writer.close()
 
 
 async def test_one_experiment_is_computed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,7 +312,7 @@ class Terminal:
 
 @pytest.fixture
 def words(server: MockServer) -> list[str]:
-    """Twenty requests in about two seconds."""
+    """Twenty requests in about four seconds."""
     made = ["--num-prompts", "20", "--random-input-len", "9", "--random-output-len", "9", "--seed", "1"]
     return [
         "run",
@@ -392,13 +392,18 @@ def test_what_a_shell_says_of_a_killed_run_stays(words: list[str], tmp_path: Pat
     assert shell.said.rpartition("rc 137")[2].strip() == ""
 
 
-@pytest.mark.parametrize(
-    ("flags", "environment"), [(["--plain"], {}), (["--quiet"], {}), ([], {"TERM": "dumb"})]
-)
-def test_nothing_is_drawn_where_nobody_wants_it(
-    words: list[str], tmp_path: Path, flags: list[str], environment: dict[str, str]
-) -> None:
-    terminal = Terminal([*words, *flags], tmp_path, **environment)
-    assert terminal.wait() in (0, 4)
-    assert "\x1b" not in terminal.said
-    assert ("20 scheduled = 20 completed" in terminal.said) is (flags != ["--quiet"])
+def test_nothing_is_drawn_where_nobody_wants_it(words: list[str], tmp_path: Path) -> None:
+    """Three runs at a time, which for the most part wait."""
+    unwanted: dict[str, tuple[list[str], dict[str, str]]] = {
+        "plain": (["--plain"], {}),
+        "quiet": (["--quiet"], {}),
+        "dumb": ([], {"TERM": "dumb"}),
+    }
+    terminals = {}
+    for name, (flags, environment) in unwanted.items():
+        (tmp_path / name).mkdir()
+        terminals[name] = Terminal([*words, *flags], tmp_path / name, **environment)
+    for name, terminal in terminals.items():
+        assert terminal.wait() in (0, 4), name
+        assert "\x1b" not in terminal.said, name
+        assert ("20 scheduled = 20 completed" in terminal.said) is (name != "quiet"), name
