@@ -142,10 +142,7 @@ PLAN: Mapping[str, Page] = {
         shorter={"tokentick run trace.csv": FEW},
     ),
     "diagnosis.md": Page(before=MIXED + RUNS),
-    "experiments.md": Page(
-        elsewhere=True,
-        shorter={"tokentick agree toy": FASTER},
-    ),
+    "experiments.md": Page(elsewhere=True, shorter={"tokentick agree toy": FASTER}),
     "method.md": Page(shorter={"tokentick run --num-prompts 60": "--num-prompts 30"}),
     "migration.md": Page(
         elsewhere=True,
@@ -178,6 +175,7 @@ PLAN: Mapping[str, Page] = {
     "real-endpoint.md": Page(
         shorter={
             "tokentick calibrate": CALIBRATION,
+            "tokentick run traffic.jsonl --base-url http://127.0.0.1:8000 --seed": FEW,
             "tokentick run traffic.jsonl": "--num-prompts 30 --request-rate 40 --max-output 8",
             "tokentick sweep traffic.jsonl": "--num-prompts 6 --request-rate 40,80",
         }
