@@ -47,14 +47,16 @@ NOT_RUN: Mapping[str, str] = {
 VERDICT = re.compile(r"^tokentick (?:run|agree|compare|sweep|calibrate)\b|--require\b")
 
 # What `make demo` runs, at five times the speed.
-DEMO = "tokentick agree toy --preset head-of-line --policy all --out runs/demo --request-rate 16 --tick 0.02"
+FASTER = "--request-rate 16 --tick 0.02"
+DEMO = f"tokentick agree toy --preset head-of-line --policy all --out runs/demo {FASTER}"
 
 
 class Page(NamedTuple):
     """How a page is run.
 
     `before`: commands that make what the page takes for granted. `shorter`: flags to add to a command that
-    begins so, as it would take too long. `elsewhere`: another test runs the blocks marked `sh`.
+    begins so, as it would take too long. `elsewhere`: another test runs the blocks marked `sh`, those of a
+    real clock shortened as here.
     """
 
     before: str = ""
@@ -99,7 +101,9 @@ def first_block(name: str) -> str:
     return next(fences((ROOT / "docs" / name).read_text(encoding="utf-8"))).text
 
 
-FEW = "--num-prompts 6 --request-rate 30"
+FEW = "--num-prompts 6 --request-rate 30 --max-output 8"
+MUCH_FASTER = "--request-rate 32 --tick 0.01"  # ten times; for what no page shows the output of
+CALIBRATION = "--streams 3 --seconds 0.2"
 MIXED = (
     "tokentick trace make trace.csv --num-prompts 120 --request-rate 2"
     " --mix short=0.8,uniform:10-20,4 --mix long=0.2,40,8\n"
@@ -116,10 +120,11 @@ PLAN: Mapping[str, Page] = {
     "README.md": Page(
         before=f"cp {TRACE} my_trace.csv\n",
         shorter={
-            "tokentick agree toy": "--request-rate 16 --tick 0.02",
-            "tokentick run --num-prompts": f"{FEW} --random-output-len 8",
+            "tokentick run toy": "--request-rate 30",
+            "tokentick agree toy": MUCH_FASTER,
+            "tokentick run --num-prompts": "--num-prompts 6 --request-rate 30 --random-output-len 8",
             "tokentick run my_trace.csv": f"--api chat --model tokentick-mock {FEW}",
-            "tokentick calibrate": "--streams 10 --seconds 0.5",
+            "tokentick calibrate": CALIBRATION,
         },
     ),
     "capacity.md": Page(
@@ -137,11 +142,15 @@ PLAN: Mapping[str, Page] = {
         shorter={"tokentick run trace.csv": FEW},
     ),
     "diagnosis.md": Page(before=MIXED + RUNS),
-    "experiments.md": Page(elsewhere=True),
+    "experiments.md": Page(elsewhere=True, shorter={"tokentick agree toy": FASTER}),
+    "method.md": Page(shorter={"tokentick run --num-prompts 60": "--num-prompts 30"}),
     "migration.md": Page(
         elsewhere=True,
         before=first_block("migration.md"),
-        shorter={"tokentick sweep migrating.csv --find": SEARCH},
+        shorter={
+            "tokentick sweep migrating.csv --find": SEARCH,
+            "tokentick agree migrating.csv": "--max-output 100 --request-rate 8",
+        },
     ),
     "shaping.md": Page(
         before=f"tokentick trace convert {TRACE} azure.csv --request-rate 0.2\ncp {MOONCAKE} mooncake.jsonl\n"
@@ -156,12 +165,19 @@ PLAN: Mapping[str, Page] = {
         },
     ),
     "trace-describe.md": Page(before=MIXED + "tokentick trace convert trace.csv - | gzip > trace.jsonl.gz\n"),
-    "getting-started.md": Page(shorter={"tokentick agree toy": "--request-rate 16 --tick 0.02"}),
+    "getting-started.md": Page(
+        shorter={
+            "tokentick serve": "--tick 0.01",
+            "tokentick run toy": "--request-rate 160",
+            "tokentick agree toy": MUCH_FASTER,
+        }
+    ),
     "real-endpoint.md": Page(
         shorter={
-            "tokentick calibrate": "--streams 10 --seconds 0.5",
-            "tokentick run traffic.jsonl": "--request-rate 60 --max-output 16",
-            "tokentick sweep traffic.jsonl": "--num-prompts 20 --request-rate 20,40",
+            "tokentick calibrate": CALIBRATION,
+            "tokentick run traffic.jsonl --base-url http://127.0.0.1:8000 --seed": FEW,
+            "tokentick run traffic.jsonl": "--num-prompts 30 --request-rate 40 --max-output 8",
+            "tokentick sweep traffic.jsonl": "--num-prompts 6 --request-rate 40,80",
         }
     ),
 }
@@ -171,16 +187,20 @@ def why_not(line: str) -> str | None:
     return next((reason for start, reason in NOT_RUN.items() if line.startswith(start)), None)
 
 
+def shortened(line: str, page: Page) -> str:
+    """The line without its comment, and with the flags that the plan adds to it."""
+    command = re.sub(r" {2,}# .*", "", line.rstrip())
+    start = command.lstrip()
+    flags = next((flags for begins, flags in page.shorter.items() if start.startswith(begins)), "")
+    return f"{command} {flags}".rstrip()
+
+
 def runnable(line: str, page: Page) -> str:
     """The line as it is run here."""
     if why_not(line) or line.startswith(SERVE):
         return ":"
-    command = re.sub(r" {2,}# .*", "", line.rstrip())
-    start = command.lstrip()
-    flags = next((flags for begins, flags in page.shorter.items() if start.startswith(begins)), "")
-    if flags:
-        command = f"{command} {flags}"
-    return f"{command} || [[ $? == [14] ]]" if VERDICT.search(start) else command
+    command = shortened(line, page)
+    return f"{command} || [[ $? == [14] ]]" if VERDICT.search(command.lstrip()) else command
 
 
 class Reader:
@@ -197,7 +217,7 @@ class Reader:
         """What the block printed, its errors aside. AssertionError if a command failed."""
         for line in fence.lines:
             if line.startswith(SERVE):
-                self._serve(line.removeprefix(SERVE))
+                self._serve(shortened(line, self._page).removeprefix(SERVE))
         script = "\n".join(runnable(line, self._page) for line in fence.lines)
         if SERVER.search(script):
             if self._url is None:
@@ -211,7 +231,7 @@ class Reader:
     def _serve(self, flags: str) -> None:
         self._servers += 1
         out = self._cwd / f"server-{self._servers}"
-        self._url = self._stack.enter_context(serving(out, *flags.partition("  #")[0].split())).url
+        self._url = self._stack.enter_context(serving(out, *flags.split())).url
 
 
 def bash(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
