@@ -1,7 +1,7 @@
-"""A command in a process forked from the tests' own: all that a process has, without the start of an interpreter.
+"""A command in a process forked from the tests' own: all that a process has, but no interpreter to start.
 
-An interpreter that starts and imports costs half a second of processor time, which over hundreds of commands is
-minutes. How the front door itself starts is told by tests that start it (test_front_door.py, test_documents.py).
+One that starts and imports costs half a second of processor time, which over hundreds of commands is minutes.
+How the front door itself starts is told by tests that start it (test_front_door.py, test_documents.py).
 """
 
 from __future__ import annotations
