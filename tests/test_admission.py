@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import select
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+import click
 import pytest
 
 from ledgers.rows import RequestRow
@@ -19,6 +20,8 @@ from ledgers.rundir import Run
 from ledgers.settings import SchedulerSettings
 from mock_server.policies import POLICIES, make_scheduler
 from mock_server.simulate import simulate
+from reports.agree import Replay
+from reports.cli import agree
 from tests.conftest import MockServer, refused, serving, tokentick
 
 NS = 10**9
@@ -243,19 +246,31 @@ def test_classes_are_agreed_upon_from_end_to_end(tmp_path: Path) -> None:
     assert waits["chat é"][-1] < waits["bulk"][-1]
 
 
-def test_every_policy_means_classes_where_there_are_any(tmp_path: Path) -> None:
+def test_every_policy_means_classes_where_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a file of them it would be continuous a second time."""
     (tmp_path / "classes.toml").write_text("[classes.a]\npriority = 1\n")
-    (tmp_path / "ledger.csv").write_text("prompt_tokens,output_tokens,arrival_s\n5,2,0\n")
-    everyone = ("--tick", "0.01", "--policy", "all")
-    assert list(agreement(tmp_path, *everyone)["policies"]) == [
-        "immediate",
-        "static",
-        "continuous",
-        "chunked",
-    ]
-    shutil.rmtree(tmp_path / "out")
-    assert "classes" in agreement(tmp_path, *everyone, "--classes", "classes.toml")["policies"]
+    replayed: list[str] = []
+
+    def replay_nothing(replay: Replay) -> SimpleNamespace:
+        replayed.append(replay.settings.policy)
+        return SimpleNamespace(agreement=SimpleNamespace(verdict="agree"))
+
+    def end_here(verdicts: list[str]) -> NoReturn:
+        raise click.Abort
+
+    monkeypatch.setattr("reports.cli._result", replay_nothing)
+    monkeypatch.setattr("reports.cli.overall", end_here)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    everyone = ["immediate", "static", "continuous", "chunked"]
+    with_file = ["--classes", str(tmp_path / "classes.toml")]
+    for flags, expected in (([], everyone), (with_file, [*everyone, "classes"])):
+        replayed.clear()
+        out = str(tmp_path / f"out-{len(expected)}")
+        with pytest.raises(click.Abort):
+            agree.main(["toy", "--policy", "all", *flags, "--out", out], standalone_mode=False)
+        assert replayed == expected
 
 
 @pytest.mark.parametrize("command", [("simulate", "toy"), ("agree", "toy"), ("serve", "--port", "0")])

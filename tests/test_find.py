@@ -381,12 +381,22 @@ def test_runs_of_two_settings_do_not_overwrite_each_other(
     assert len(directories) == len(set(directories)) > 16
 
 
+@pytest.fixture(scope="module")
+def whole_search(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """A search that takes some seconds, and what it leaves if nobody stops it."""
+    path = tmp_path_factory.mktemp("search")
+    asked = ["--find", "--require", "ttft.p95<=800", "--resolution", "5%", "--jobs", "1"]
+    asked = ["sweep", *MADE, *asked, "--max-requests", "2400", "--policy", "static,chunked"]
+    assert tokentick(*asked, "--out", "whole", cwd=path).returncode in (0, 4)
+    return asked, path / "whole"
+
+
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_a_search_that_was_stopped_goes_on(tmp_path: Path, ending: signal.Signals) -> None:
+def test_a_search_that_was_stopped_goes_on(
+    whole_search: tuple[list[str], Path], tmp_path: Path, ending: signal.Signals
+) -> None:
     """After kill -9 or Ctrl-C, and half a line: no rate is judged again, and the bytes end the same."""
-    asked = ["--find", "--require", "ttft.p95<=800", "--resolution", "1%", "--jobs", "1"]
-    asked = ["sweep", *MADE, *asked, "--max-requests", "9600", "--policy", "static,chunked"]
-    assert tokentick(*asked, "--out", "whole", cwd=tmp_path).returncode in (0, 4)
+    asked, whole = whole_search
     command = [*COMMAND, *asked, "--out", "found"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     rates = tmp_path / "found" / "rates.jsonl"
@@ -410,7 +420,7 @@ def test_a_search_that_was_stopped_goes_on(tmp_path: Path, ending: signal.Signal
     assert again.returncode in (0, 4), again.stderr
     assert f"going on behind {done} rates" in again.stderr
     for name in ("rates.jsonl", "find.json"):
-        assert (tmp_path / "found" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "found" / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_a_search_that_was_refused_does_not_bind_its_directory(tmp_path: Path) -> None:
