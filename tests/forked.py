@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -25,7 +26,9 @@ _LOOK_EVERY_S = 0.002
 def run(arguments: Sequence[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
     """The command's exit code and what it wrote; killed and TimeoutExpired after so many seconds."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        pid = os.fork()
+        with warnings.catch_warnings():  # other threads of the tests hold nothing that a command needs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if not pid:
             _be_the_command(arguments, cwd, out, errors)
         code = _wait(pid, timeout, arguments)

@@ -32,8 +32,7 @@ from ledgers.load import load_ledger
 from ledgers.rows import encode
 from ledgers.settings import HARDWARE, Hardware
 from ledgers.trace_cli import describe_trace
-from tests.conftest import COMMAND
-from tests.in_process import in_process
+from tests.conftest import COMMAND, tokentick
 
 TRACES = Path(__file__).parent / "data" / "traces"
 AZURE_300 = TRACES / "azure_2023_conv.head300.csv"
@@ -59,7 +58,7 @@ def write(tmp_path: Path) -> Callable[[str | bytes], str]:
 
 def described(source: str, **options: Any) -> dict[str, Any]:
     """As the JSON object that a user gets."""
-    done = in_process("trace", "describe", source, "--json", *_flags(options), cwd=Path.cwd())
+    done = tokentick("trace", "describe", source, "--json", *_flags(options), cwd=Path.cwd())
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     found: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail)
     return found
@@ -234,7 +233,7 @@ def test_a_time_that_is_too_large_is_named_by_line_and_field(
     source = write(text)
     head = text.partition("\n")[0]
     line = 2 if head.startswith("{") else 3
-    done = in_process("trace", "describe", source, cwd=Path.cwd())
+    done = tokentick("trace", "describe", source, cwd=Path.cwd())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"tokentick: {source}: line {line}: {field}")
     with pytest.raises(InputError, match=f"line {line}: "):
@@ -256,7 +255,7 @@ def test_a_trace_of_nothing_but_skipped_records_is_described_and_no_success(
 ) -> None:
     """The exit code is that of loading it."""
     source = write(AZURE + "2023-11-16 18:00:00,5,0\n")
-    done = in_process("trace", "describe", source, "--json", "--hardware", "toy", cwd=Path.cwd())
+    done = tokentick("trace", "describe", source, "--json", "--hardware", "toy", cwd=Path.cwd())
     assert (done.returncode, done.stderr) == (2, "")
     found = json.loads(done.stdout)
     assert found["notes"] == ["no request in it", "1 row left out: no output tokens"]
@@ -267,13 +266,13 @@ def test_a_trace_of_nothing_but_skipped_records_is_described_and_no_success(
 
 def test_strict_refuses_the_first_record_that_would_be_skipped(write: Callable[[str], str]) -> None:
     source = write(AZURE + "2023-11-16 18:00:00,5,1\n2023-11-16 18:00:00,5,0\n2023-11-16 18:00:02,0,3\n")
-    done = in_process("trace", "describe", source, "--strict", cwd=Path.cwd())
+    done = tokentick("trace", "describe", source, "--strict", cwd=Path.cwd())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"tokentick: {source}: line 3: no output tokens\n"
 
 
 def test_an_unknown_format_is_one_line(write: Callable[[str], str]) -> None:
-    done = in_process("trace", "describe", write("when,in,out\n1,2,3\n"), cwd=Path.cwd())
+    done = tokentick("trace", "describe", write("when,in,out\n1,2,3\n"), cwd=Path.cwd())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "no known trace format" in done.stderr
     assert "its columns are when, in, out" in done.stderr
@@ -385,7 +384,7 @@ def test_a_dash_is_standard_input(tmp_path: Path) -> None:
 
 def test_a_format_can_be_named(write: Callable[[str], str]) -> None:
     assert described(write(NATIVE + "3,5,1\n"), trace_format="native")["requests"] == 1
-    done = in_process("trace", "describe", str(AZURE_300), "--trace-format", "mooncake", cwd=Path.cwd())
+    done = tokentick("trace", "describe", str(AZURE_300), "--trace-format", "mooncake", cwd=Path.cwd())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
@@ -462,7 +461,7 @@ def test_an_overload_is_said_in_words(write: Callable[[str], str]) -> None:
     _, text = text_of("decode ρ 1.01: will not keep up", write(NATIVE + rows), "--hardware", "toy")
     assert "KV need, peak" in text
     assert "prefill wait" not in text  # it has no end
-    done = in_process("trace", "describe", "toy", "--tick", "0.1", cwd=Path.cwd())
+    done = tokentick("trace", "describe", "toy", "--tick", "0.1", cwd=Path.cwd())
     assert (done.returncode, done.stderr) == (2, "tokentick: --tick: needs --hardware\n")
 
 
@@ -470,7 +469,7 @@ def test_an_overload_is_said_in_words(write: Callable[[str], str]) -> None:
 
 
 def text_of(expected: str, source: str, *flags: str) -> tuple[list[str], str]:
-    done = in_process("trace", "describe", source, *flags, cwd=Path.cwd())
+    done = tokentick("trace", "describe", source, *flags, cwd=Path.cwd())
     assert (done.returncode, done.stderr) == (0, "")
     assert expected in done.stdout
     return done.stdout.splitlines(), done.stdout

@@ -15,8 +15,7 @@ from ledgers.rundir import Run, RunConfig
 from ledgers.settings import Slo
 from ledgers.summary import summarize
 from reports.forms import Shown, lines
-from tests.conftest import refused
-from tests.in_process import in_process
+from tests.conftest import refused, tokentick
 from tests.test_summary import MS, write_run
 
 HOSTILE = ["=1+2", "+3", "-4", "@SUM(A1)", "\tindented", '"quoted", and\ntwo lines', "λ → †", "plain"]
@@ -206,7 +205,7 @@ def test_what_is_not_known_is_null(tmp_path: Path) -> None:
 
 def test_a_simulation_has_latencies_from_its_arrivals(tmp_path: Path) -> None:
     """There was no client. Without the times of tokens, gaps are those of the histogram."""
-    assert in_process("simulate", "toy", "--out", "run", "--quiet", cwd=tmp_path).returncode == 0
+    assert tokentick("simulate", "toy", "--out", "run", "--quiet", cwd=tmp_path).returncode == 0
     found = vllm(tmp_path / "run", detailed=True)
     assert found["mean_ttft_ms"] == pytest.approx(found["tokentick"]["ttft_ms"]["mean"])
     assert found["mean_e2el_ms"] == pytest.approx(found["tokentick"]["e2e_ms"]["mean"])
@@ -219,7 +218,7 @@ def test_a_simulation_has_latencies_from_its_arrivals(tmp_path: Path) -> None:
 
 def test_several_runs_are_a_line_each(run: Path) -> None:
     """As vLLM appends results to a file."""
-    result = in_process("report", "run", "run", "--format", "vllm", cwd=run.parent)
+    result = tokentick("report", "run", "run", "--format", "vllm", cwd=run.parent)
     first, second = result.stdout.splitlines()
     assert json.loads(first) == json.loads(second)
     assert (result.returncode, result.stderr) == (0, "")
@@ -235,7 +234,7 @@ def test_the_burstiness_of_drawn_arrivals_is_known(tmp_path: Path) -> None:
     ):
         out = str(tmp_path / "-".join(["run", *flags]))
         words = ("simulate", "toy", "--request-rate", "4", *flags, "--out", out, "--quiet")
-        assert in_process(*words, cwd=tmp_path).returncode == 0
+        assert tokentick(*words, cwd=tmp_path).returncode == 0
         assert vllm(Path(out))["burstiness"] == burstiness
 
 
@@ -278,7 +277,7 @@ def test_times_are_exact_and_have_their_unit(run: Path) -> None:
 
 def test_without_detail_there_is_a_row_per_run(run: Path) -> None:
     """The figures of summary.json under their own names."""
-    result = in_process("report", "run", "run", "--format", "csv", cwd=run.parent)
+    result = tokentick("report", "run", "run", "--format", "csv", cwd=run.parent)
     first, second = csv.DictReader(io.StringIO(result.stdout))
     assert first == second
     assert (first["run"], first["kind"], first["scheduled"], first["failed"]) == ("run", "measured", "5", "1")
@@ -319,10 +318,10 @@ def test_line_ends_are_those_of_unix(run: Path) -> None:
 def test_flags_that_mean_nothing_beside_one_another_are_named(
     run: Path, flags: list[str], words: list[str]
 ) -> None:
-    refused(in_process("report", "run", *flags, cwd=run.parent), 2, *words)
+    refused(tokentick("report", "run", *flags, cwd=run.parent), 2, *words)
 
 
 def test_a_requirement_that_is_missed_still_tells_by_the_exit_code(run: Path) -> None:
     for form in ("csv", "vllm", "markdown"):
-        result = in_process("report", "run", "--format", form, "--require", "ttft.p95<=1", cwd=run.parent)
+        result = tokentick("report", "run", "--format", form, "--require", "ttft.p95<=1", cwd=run.parent)
         assert result.returncode == 1, form

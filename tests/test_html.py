@@ -27,7 +27,6 @@ from reports.run_rows import RunRows
 from reports.run_state_charts import TickColumns, in_flight_chart, kv_chart
 from tests.conftest import on_full_disk, refused, tokentick
 from tests.diagnosed import MS, S, answered
-from tests.in_process import in_process
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 HOSTILE = "</td><script>alert('x')</script>\x00\x1b[31m\u202e\u2028\"'&"
@@ -70,8 +69,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A simulation of the toy ledger under load, in which some requests end after the window."""
     path = tmp_path_factory.mktemp("html")
     arguments = ["simulate", "toy", "--preset", "overload", "--out", "run", "--quiet"]
-    assert in_process(*arguments, cwd=path).returncode == 0
-    assert in_process("report", "run", "--html", "page.html", cwd=path).returncode == 0
+    assert tokentick(*arguments, cwd=path).returncode == 0
+    assert tokentick("report", "run", "--html", "page.html", cwd=path).returncode == 0
     return path / "run"
 
 
@@ -293,7 +292,7 @@ def test_files_that_cannot_be_written(run: Path) -> None:
     (run.parent / "directory").mkdir()
     before = sorted(run.parent.iterdir())
     for file in ("missing/page.html", "directory", ".", "run/run.json/page.html", "x" * 300):
-        refused(in_process("report", "run", "--html", file, cwd=run.parent), 2, file[:50])
+        refused(tokentick("report", "run", "--html", file, cwd=run.parent), 2, file[:50])
     full = tokentick("report", "run", "--html", "full.html", cwd=run.parent, command=on_full_disk(10_000))
     assert (full.returncode, full.stderr) == (2, "tokentick: full.html: File too large\n")
     assert "verdict: " in full.stdout
@@ -305,8 +304,8 @@ def test_what_is_there_and_is_no_page_stays(run: Path) -> None:
     (run.parent / "notes.txt").write_text("mine")
     before = (run / "run.json").read_bytes()
     for file in ("run/run.json", "notes.txt", "/dev/null"):
-        refused(in_process("report", "run", "--html", file, cwd=run.parent), 2, f"--html {file}: exists")
-    refused(in_process("report", "no", "--html", "no/x.html", cwd=run.parent), 2, "--html no/x.html: No such")
+        refused(tokentick("report", "run", "--html", file, cwd=run.parent), 2, f"--html {file}: exists")
+    refused(tokentick("report", "no", "--html", "no/x.html", cwd=run.parent), 2, "--html no/x.html: No such")
     assert (run / "run.json").read_bytes() == before
     assert (run.parent / "notes.txt").read_text() == "mine"
     assert not Path("/dev/null").is_file()
@@ -314,7 +313,7 @@ def test_what_is_there_and_is_no_page_stays(run: Path) -> None:
 
 
 def test_a_page_is_the_same_beside_text_for_a_screen_reader(run: Path) -> None:
-    plain = in_process("report", "run", "--plain", "--html", "plain.html", cwd=run.parent)
+    plain = tokentick("report", "run", "--plain", "--html", "plain.html", cwd=run.parent)
     assert "\nTTFT: p50 " in plain.stdout
     assert (run.parent / "plain.html").read_bytes() == (run.parent / "page.html").read_bytes()
 
@@ -328,7 +327,7 @@ def test_verdict_and_counts_are_those_of_text_and_markdown(tmp_path: Path) -> No
     info["interrupted"], info["ledger"]["requests"] = True, 5
     (path / "run.json").write_text(json.dumps(info))
     text, markdown = (
-        " ".join(in_process("report", "run", *form, cwd=tmp_path).stdout.split())
+        " ".join(tokentick("report", "run", *form, cwd=tmp_path).stdout.split())
         for form in ([], ["--format", "markdown"])
     )
     said = Page(page_of(path)).said("p")
@@ -346,24 +345,24 @@ def test_verdict_and_counts_are_those_of_text_and_markdown(tmp_path: Path) -> No
 def test_what_does_not_go_with_a_page_is_refused(run: Path) -> None:
     """Several runs are for compare."""
     for arguments in (["run", "run"], ["run", "--ticks"], ["run", "--diagnose"]):
-        result = in_process("report", *arguments, "--html", "no.html", cwd=run.parent)
+        result = tokentick("report", *arguments, "--html", "no.html", cwd=run.parent)
         refused(result, 2, "--html", "tokentick compare")
     assert not (run.parent / "no.html").exists()
 
 
 def test_a_page_goes_to_stdout_and_beside_the_text(run: Path) -> None:
     """`-` prints the page and nothing else; with a file the report is printed as ever."""
-    piped = in_process("report", "run", "--html", "-", cwd=run.parent)
+    piped = tokentick("report", "run", "--html", "-", cwd=run.parent)
     assert piped.stdout == (run.parent / "page.html").read_text()
-    beside = in_process("report", "run", "--html", "beside.html", cwd=run.parent)
-    assert beside.stdout == in_process("report", "run", cwd=run.parent).stdout
-    shown = in_process("report", "run", "--html", "beside.html", "--json", cwd=run.parent).stdout
+    beside = tokentick("report", "run", "--html", "beside.html", cwd=run.parent)
+    assert beside.stdout == tokentick("report", "run", cwd=run.parent).stdout
+    shown = tokentick("report", "run", "--html", "beside.html", "--json", cwd=run.parent).stdout
     assert msgspec.json.decode(shown)["scheduled"] == 16
 
 
 def test_a_baseline_stands_beside_the_diagnosis(run: Path) -> None:
     """Named by its directory; the rules that need a pair have looked."""
-    result = in_process("report", "run", "--html", "-", "--against", "run", cwd=run.parent)
+    result = tokentick("report", "run", "--html", "-", "--against", "run", cwd=run.parent)
     assert "Against run." in Page(result.stdout).text
     assert "ttft-up" in Page(result.stdout).text
 

@@ -13,7 +13,7 @@ from ledgers.rows import RequestRow
 from reports.diagnosis_waits import Admitted, waits
 from reports.lab.experiment import experiment, makespan_ns, simulation, toy
 from reports.lab.setting import POLICIES, SettingError, parse_strictly
-from tests.in_process import in_process
+from tests.conftest import tokentick
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
 PRESETS = ("steady", "head-of-line", "busy", "overload")
@@ -59,7 +59,7 @@ def test_phases_and_ticks_are_the_golden_ones(preset: str, policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_summary_is_that_of_a_simulated_run(tmp_path: Path, policy: str) -> None:
     """The same JSON that `tokentick simulate` writes; the figures beside it are some of its own."""
-    result = in_process(
+    result = tokentick(
         *("simulate", "toy", "--preset=overload", f"--policy={policy}", "--out=run", "--json"), cwd=tmp_path
     )
     found = of("preset=overload", policy)

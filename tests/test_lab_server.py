@@ -24,8 +24,7 @@ from reports.lab.app import Lab
 from reports.lab.experiment import experiment
 from reports.lab.live import LiveRuns
 from reports.lab.setting import Setting, SettingError, parse_strictly
-from tests.conftest import COMMAND, refused
-from tests.in_process import in_process
+from tests.conftest import COMMAND, refused, tokentick
 
 FAST = "rate=100&tick=0.02&policy=chunked"  # 0.15 s of arrivals, and less than a second in all
 LONG = "preset=steady&policy=immediate&tick=0.02"  # many seconds of arrivals, and a short warm-up
@@ -458,7 +457,7 @@ def test_its_end_is_the_end_of_all(tmp_path: Path, number: signal.Signals) -> No
 
 
 def test_a_port_in_use_is_said_in_one_line(tmp_path: Path, lab: RunningLab) -> None:
-    refused(in_process("lab", "--port", str(lab.port), cwd=tmp_path), 2, f"--port {lab.port}")
+    refused(tokentick("lab", "--port", str(lab.port), cwd=tmp_path), 2, f"--port {lab.port}")
 
 
 def wait_until(done: Any, seconds: float = 20) -> None:

@@ -13,7 +13,7 @@ from ledgers.rundir import Run
 from ledgers.summary import summarize
 from reports.forms import Shown, lines
 from reports.markdown import bullets, escaped, table
-from tests.in_process import in_process
+from tests.conftest import tokentick
 from tests.test_forms import CONFIG, ROWS
 from tests.test_summary import MS, write_run
 
@@ -110,7 +110,7 @@ def test_requirements_are_in_the_report(tmp_path: Path) -> None:
         "--require",
         "e2e.p50<=705",
     )
-    result = in_process(*words, cwd=tmp_path)
+    result = tokentick(*words, cwd=tmp_path)
     assert result.returncode == 1
     shown = result.stdout.splitlines()
     assert "- met e2e.p50\\<=705: 705.0 ms (3 of 5 requests)" in shown
@@ -125,12 +125,12 @@ def rows_of(text: str) -> list[list[str]]:
 def test_a_sweep_has_a_row_per_setting_and_load(tmp_path: Path) -> None:
     settings = ("--request-rate", "2,8", "--policy", "static,continuous", "--jobs", "1")
     words = ("sweep", "toy", *settings, "--out", "sweep")
-    text = in_process(*words, "--format", "markdown", cwd=tmp_path).stdout
+    text = tokentick(*words, "--format", "markdown", cwd=tmp_path).stdout
     firsts = [row[0] for row in rows_of(text)]
     assert text.startswith("## Sweep sweep\n")
     assert firsts[:4] == ["setting", "---", "static", "continuous"]
     assert [cell[0] for cell in firsts[4:]] == ["r", "-", "2", "8", "r", "-", "2", "8"]
-    assert json.loads(in_process(*words, "--format", "json", cwd=tmp_path).stdout)["curves"]
+    assert json.loads(tokentick(*words, "--format", "json", cwd=tmp_path).stdout)["curves"]
 
 
 def test_a_search_has_its_answer_and_a_row_per_rate(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_search_has_its_answer_and_a_row_per_rate(tmp_path: Path) -> None:
         "--out",
         "found",
     )
-    text = in_process(*words, "--format", "markdown", cwd=tmp_path).stdout
+    text = tokentick(*words, "--format", "markdown", cwd=tmp_path).stdout
     tried = [row for row in rows_of(text) if row[0] == "ttft.p50\\<=800"]
     assert text.startswith("## Search found\n\n**")
     assert 2 <= len(tried) == len((tmp_path / "found" / "rates.jsonl").read_text().splitlines())
@@ -168,10 +168,10 @@ def test_an_agreement_has_its_verdict_first(tmp_path: Path) -> None:
         "--out",
         "out",
     )
-    result = in_process(*words, "--format", "markdown", "--require", "completed>=1", cwd=tmp_path)
+    result = tokentick(*words, "--format", "markdown", "--require", "completed>=1", cwd=tmp_path)
     assert result.returncode == 2  # no such metric: refused before anything runs
     flags = ("--format", "markdown", "--plain", "--require", "error_rate<=0")  # plain is for text
-    result = in_process(*words, *flags, cwd=tmp_path)
+    result = tokentick(*words, *flags, cwd=tmp_path)
     verdict = {0: "AGREE", 1: "DISAGREE", 4: "INCONCLUSIVE"}[result.returncode]
     heads, bold, *_ = result.stdout.split("\n\n")
     assert heads == "## Agreement out"

@@ -11,7 +11,7 @@ from ledgers.rows import TickRow
 from ledgers.telling import Teller, left
 from reports.tables import joined, plainly, table
 from reports.ticks_text import tick_lines
-from tests.in_process import in_process
+from tests.conftest import tokentick
 
 COLUMNS = ["ms", "p50", "p99"]
 ROWS = [["TTFT", "1.2", "3.4"], ["TPOT", "-", "-"], ["a\x1b[2J", "5.6*", "-"]]
@@ -52,7 +52,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cwd = tmp_path_factory.mktemp("plain")
     for policy in ("continuous", "chunked"):
         words = ["simulate", "toy", "--preset", "overload", "--policy", policy, "--quiet", "--out", policy]
-        assert in_process(*words, cwd=cwd).returncode == 0
+        assert tokentick(*words, cwd=cwd).returncode == 0
     return cwd
 
 
@@ -68,7 +68,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_nothing_is_drawn_and_every_figure_is_there(runs: Path, words: list[str]) -> None:
     """No rules, bars or columns; the figures are those of the tables."""
-    usual, plain = (in_process(*words, *flags, cwd=runs) for flags in ([], ["--plain"]))
+    usual, plain = (tokentick(*words, *flags, cwd=runs) for flags in ([], ["--plain"]))
     assert plain.returncode == usual.returncode
     told, as_usual = (re.sub(", about .* left", "", each.stderr) for each in (plain, usual))
     assert told == as_usual

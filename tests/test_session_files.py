@@ -11,8 +11,7 @@ import pytest
 from ledgers.errors import InputError
 from ledgers.load import load_ledger
 from ledgers.trace_cli import describe_trace
-from tests.conftest import refused
-from tests.in_process import in_process
+from tests.conftest import refused, tokentick
 
 
 def session(name: str, *hash_ids: int, **change: object) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def test_a_directory_is_loaded_as_it_is_described(directory: Path) -> None:
 
 
 def test_converting_a_directory_makes_one_file(directory: Path) -> None:
-    done = in_process("trace", "convert", "traces", "all.jsonl", cwd=directory.parent)
+    done = tokentick("trace", "convert", "traces", "all.jsonl", cwd=directory.parent)
     assert done.returncode == 0
     before, _ = describe_trace(str(directory))
     after, _ = describe_trace(str(directory.parent / "all.jsonl"))
@@ -87,7 +86,7 @@ def test_what_is_wrong_is_named_by_its_file(directory: Path, file: str, text: st
 
 def test_strict_names_the_file_of_what_is_no_request(directory: Path) -> None:
     (directory / "b.json").write_text("\n" + json.dumps(session("B")))  # prompts of no tokens
-    done = in_process("trace", "describe", "traces", "--strict", cwd=directory.parent)
+    done = tokentick("trace", "describe", "traces", "--strict", cwd=directory.parent)
     refused(done, 2, "traces/b.json: line 2: no prompt tokens")
 
 
