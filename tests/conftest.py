@@ -64,7 +64,9 @@ def tokentick(
     *arguments: str, cwd: Path, timeout: float = 60, command: Sequence[str] = COMMAND
 ) -> subprocess.CompletedProcess[str]:
     """A command run to its end in `cwd`: forked where it can be, in an interpreter of its own otherwise."""
-    if command is COMMAND and sys.platform == "linux":
+    as_we_started = "PYTHONIOENCODING" not in os.environ  # which only an interpreter that starts looks at
+    has_workers = "--workers" in arguments  # which are forked from a process without a past
+    if command is COMMAND and as_we_started and not has_workers and sys.platform == "linux":
         return forked.run(arguments, cwd, timeout)
     environment = {**os.environ, "COLUMNS": "80"}
     return subprocess.run(
