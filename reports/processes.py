@@ -79,10 +79,11 @@ def load_generator(arguments: Sequence[str], *, with_key: bool = False) -> None:
 def _pass_on_interrupts(process: subprocess.Popen[bytes]) -> None:
     """Each Ctrl-C goes on to the process, which waits for what is in flight after the first, not after more.
 
-    Nobody will judge what it still waits for, so it is told once more before long.
+    Nobody will judge what it still waits for, so it is told once more before long. As a SIGTERM, for in the
+    background of a script both of us ignore Ctrl-C.
     """
     while process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
             process.wait(IN_FLIGHT_LIMIT_S)
 

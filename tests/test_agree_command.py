@@ -114,10 +114,14 @@ def test_a_load_generator_that_was_interrupted_is_not_taken_for_an_agreement(tmp
 
 
 def test_a_command_that_is_told_to_end_does_not_wait_for_answers(tmp_path: Path) -> None:
-    """SIGTERM with an answer of 200 s in flight: exit code 130 in seconds, and the rows so far are there."""
+    """SIGTERM with an answer of 200 s in flight: exit code 130 in seconds, and the rows so far are there.
+
+    Also of a command in the background of a script, where Ctrl-C is ignored.
+    """
     (tmp_path / "long.csv").write_text("prompt_tokens,output_tokens,arrival_s\n5,2,0\n5,2000,0\n")
     command = [*COMMAND, "agree", "long.csv", "--hardware", "medium", "--tick", "0.1", "--out", "out"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    in_background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+    process = subprocess.Popen(in_background, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     measured = tmp_path / "out" / "continuous" / "measured"
     wait_for_first_row(measured)
     process.terminate()
