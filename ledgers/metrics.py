@@ -122,6 +122,11 @@ def e2e_ns(row: RequestRow) -> int | None:
     return _elapsed(completion_ns(row), origin_ns(row))
 
 
+def e2e_from_send_ns(row: RequestRow) -> int | None:
+    """Last token − sent, of a completed request: E2E as tools have it that do not correct."""
+    return _elapsed(completion_ns(row), row.sent_ns)
+
+
 def decode_ns(row: RequestRow) -> int | None:
     """First to last token, summed over the choices; None where the answer was not streamed."""
     return _elapsed(row.last_token_ns, row.first_token_ns) if row.decode_ns is None else row.decode_ns

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ledgers.distributions import nearest_rank
+import msgspec
+
+from ledgers.distributions import distribution, nearest_rank
 from ledgers.rows import FAILURES
 from ledgers.settings import Slo
 from ledgers.units import NS_PER_MS, NS_PER_S
@@ -25,6 +27,7 @@ LEAST_IN_HALF = 15  # requests, below which a median that moves says nothing
 FAR_APART = 50  # times the median, from which on a linear axis shows nothing but the tail
 SHARE = Axis("share of requests", scale="percentile")
 OTHERWISE = FAILURES | {"rejected", "cancelled"}
+UNCORRECTED = "from the send (uncorrected)"
 
 
 class Latency(NamedTuple):
@@ -42,11 +45,17 @@ LATENCIES = (
         "ttft",
         "TTFT",
         "Time to first token, from the intended arrival",
-        {"ttft": "TTFT", "ttft_from_send": "from the send (uncorrected)", "queue_delay": "queue delay"},
+        {"ttft": "TTFT", "ttft_from_send": UNCORRECTED, "queue_delay": "queue delay"},
         "ttft_ms",
     ),
     Latency("tpot", "TPOT", "Time per output token after the first", {"tpot": "TPOT"}, "tpot_ms"),
-    Latency("e2e", "E2E", "From the intended arrival to the last token", {"e2e": "E2E"}, "e2e_ms"),
+    Latency(
+        "e2e",
+        "E2E",
+        "From the intended arrival to the last token",
+        {"e2e": "E2E", "e2e_from_send": UNCORRECTED},
+        "e2e_ms",
+    ),
 )
 
 
@@ -80,12 +89,12 @@ def _percentiles(rows: RunRows, summary: dict[str, Any], of: Latency) -> Chart:
     return lines(
         _spread(of.name, found),
         f"{of.meaning}, of {found['n']:,} requests: p50 {said(found['p50'])}, p90 {said(found['p90'])}, "
-        f"p99 {said(found['p99'])}, at most {said(found['max'])}.{_hidden(summary, of)}",
+        f"p99 {said(found['p99'])}, at most {said(found['max'])}.{_hidden(values)}",
         series,
         x=SHARE,
         y=Axis(of.name, unit, "log") if tail else Axis(of.name, unit, low=0),
         bounds=_slo_bounds(rows.slo, of.bound, ns),
-        table=_percentile_table(summary, [(column, of.curves[column]) for column in values]),
+        table=_percentile_table(summary, of.curves, values),
         note=". ".join([*notes, *([RESTS] if of.key + "_ms" in summary["rests_on_largest"] else [])]),
     )
 
@@ -98,10 +107,12 @@ def _spread(name: str, found: dict[str, Any]) -> str:
     return f"{name} p99{largest} is {said(found['p99'])}, {_against_median(found['p99'], found['p50'])}"
 
 
-def _hidden(summary: dict[str, Any], of: Latency) -> str:
+def _hidden(values: Mapping[str, Sequence[int]]) -> str:
     """What a tool would have said that counts from the send."""
-    other = summary["ttft_from_send_ms"] if of.key == "ttft" else None
-    return f" Counted from the send, p99 would be {said(other['p99'])}." if other else ""
+    other = next(
+        (distribution(found) for column, found in values.items() if column.endswith("_from_send")), None
+    )
+    return f" Counted from the send, p99 would be {said(other.p99)}." if other else ""
 
 
 def _against_median(p99: float, p50: float) -> str:
@@ -113,12 +124,17 @@ def _against_median(p99: float, p50: float) -> str:
     return f"{times:.0f} times p50" if times >= 10 else f"{times:.1f} times p50"
 
 
-def _percentile_table(summary: dict[str, Any], columns: Sequence[tuple[str, str]]) -> Table:
+def _percentile_table(
+    summary: dict[str, Any], names: Mapping[str, str], values: Mapping[str, Sequence[int]]
+) -> Table:
+    """As the summary has it, where it has it."""
     body = []
-    for column, name in columns:
+    for column, ordered in values.items():
         key = f"{column}_ms"
-        found = summary[key]
-        body.append([name, *(marked(summary, key, p, found) for p in PERCENTILES), f"{found['n']:,}"])
+        found = summary.get(key) or msgspec.to_builtins(distribution(ordered))
+        body.append(
+            [names[column], *(marked(summary, key, p, found) for p in PERCENTILES), f"{found['n']:,}"]
+        )
     return Table(["ms", *PERCENTILES, "n"], body)
 
 
