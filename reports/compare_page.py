@@ -105,6 +105,9 @@ def _finding(rows: Sequence[Line]) -> str:
     """How many of the figures moved, and which most."""
     moved = [line for line in rows if line.verdict in ("better", "worse")]
     if not moved:
+        untold = sum(line.verdict == "cannot tell" for line in rows)
+        if untold:
+            return f"Nobody can tell of {untold} of {len(rows)} figures whether they differ"
         return f"No difference shown in {len(rows)} figures"
     counts = [
         f"{count} {verdict}"

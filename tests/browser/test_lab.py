@@ -58,13 +58,15 @@ def test_predictions_come_first(lab: str, opened: Open) -> None:
     assert "exactly right" in said.nth(3).inner_text(), "and not by colour alone"
     page.locator("#focus-static").click()
     expect(page.locator("#focus-title")).to_contain_text("Static")
-    assert said.nth(1).inner_text() == "You said 9", "whatever the policy in focus"
+    expect(said.nth(1), "whatever the policy in focus").to_have_text("You said 9", use_inner_text=True)
     page.locator("#languages a[lang=zh]").click()
-    assert "9" in said.nth(1).inner_text(), "and whatever the language"
+    expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
+    expect(said.nth(1), "and whatever the language").to_contain_text("9", use_inner_text=True)
     page.locator("#languages a[lang=en]").click()
+    expect(page.locator("html")).to_have_attribute("lang", "en")
     page.locator("#knob-rate").fill("9")
     expect(page.locator("#announce")).to_have_text("Now: Arrival rate 9.")
-    assert not said.nth(1).is_visible()
+    expect(said.nth(1)).not_to_be_visible()
     page.go_back()
     expect(said.nth(1)).to_have_text("You said 9 ✓ exactly right", use_inner_text=False)
     page.get_by_role("button", name="predict again").click()

@@ -36,7 +36,7 @@ document.addEventListener("DOMContentLoaded", () => {
   dress();
   const aim = document.getElementById(location.hash.slice(1));
   if (aim && one("#outcome").contains(aim)) {
-    show(false);
+    if (!one("#outcome").open) show(false);
     aim.scrollIntoView();
   }
 });

@@ -14,15 +14,19 @@
     if (event.target.id === "run") start();
     if (event.target.id === "stop") stop();
   });
-  document.addEventListener("DOMContentLoaded", () => attach().catch(() => {}));
+  document.addEventListener("DOMContentLoaded", () => attach().catch((error) => {
+    if (lab.running) end("failed", { message: lab.refused(error) });
+  }));
 
   async function start() {
     begin();
+    const query = one("#main").dataset.run; // another policy may be in focus before the server has answered
     try {
-      await prepare(one("#main").dataset.run);
-      follow(await ask("POST", "/api/runs", { query: one("#main").dataset.run }));
+      await prepare(query);
+      follow(await ask("POST", "/api/runs", { query }));
     } catch (error) {
-      if (error.told?.code !== "run_going_on" || !(await attach())) end("failed", { message: lab.refused(error) });
+      const followed = error.told?.code === "run_going_on" && (await attach().catch(() => false));
+      if (!followed) end("failed", { message: lab.refused(error) });
     }
   }
 
@@ -35,7 +39,7 @@
     query.delete("lang");
     await prepare(query.toString());
     follow(found);
-    if (!one("#outcome").open) lab.complain(lab.say("going", { setting: one("#live").dataset.said }));
+    if (!one("#outcome").open && !one("#problems").textContent.trim()) lab.complain(lab.say("going", { setting: one("#live").dataset.said }));
     return true;
   }
 
