@@ -180,7 +180,7 @@ def _curves(samples: Mapping[Path, Sample]) -> Iterator[Chart]:
             known = {run: values for run, values in found.items() if values}
             yield lines(
                 _curve_title(name, known),
-                f"{name} of what completed, by percentile, a curve for each of {len(series)} runs.",
+                f"{name} of what completed, by percentile. Runs with a curve: {len(known)} of {len(found)}.",
                 series,
                 x=Axis("percentile", "", "percentile"),
                 y=Axis(name, "ms", "log" if _is_wide(series) else "linear"),
@@ -197,6 +197,8 @@ def _is_wide(series: Sequence[Series]) -> bool:
 def _curve_title(name: str, found: Mapping[str, Sequence[float]]) -> str:
     p95 = {run: nearest_rank(values, 95) / NS_PER_MS for run, values in found.items()}
     least, most = min(p95, key=lambda run: p95[run]), max(p95, key=lambda run: p95[run])
+    if len(found) == 1:
+        return f"{name} p95 is {ms(p95[least])} ms in {least}, and no other run has any"
     if ms(p95[least]) == ms(p95[most]):
         return f"{name} p95 is {ms(p95[least])} ms in every run"
     return f"{name} p95 is {ms(p95[least])} ms in {least} and {ms(p95[most])} ms in {most}"

@@ -250,7 +250,7 @@ def failures_over_time(rows: RunRows) -> Chart | None:
         for name, count in counts.most_common()
     ]
     return lines(
-        f"{total:,} of {len(rows.kept):,} {rows.noun} did not complete: {named}{_for_good(rows)}",
+        f"{total:,} of {len(rows.kept):,} {rows.noun} ended without completing in the window: {named}{_for_good(rows)}",
         f"How many ended so in each of {MOST_INTERVALS} intervals; the first at {first:.3g} s.",
         series if len(series) > 1 else [series[0]._replace(style="area")],
         y=Axis(f"{rows.noun} per interval", whole=True),
@@ -259,12 +259,12 @@ def failures_over_time(rows: RunRows) -> Chart | None:
 
 
 def _for_good(rows: RunRows) -> str:
-    """How many requests never completed, where they had several attempts."""
+    """How many requests had not completed by then, where they had several attempts."""
     if not rows.retried:
         return ""
     tried = {rows["request"][i] for i in rows.kept}
     lost = len(tried - {rows["request"][i] for i in rows.completed})
-    return f"; of {len(tried):,} requests {lost:,} never did"
+    return f"; of {len(tried):,} requests {lost:,} had not completed by its end"
 
 
 def _counted(times: Sequence[float], end_s: float) -> list[tuple[float, float]]:

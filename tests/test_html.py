@@ -236,7 +236,7 @@ def test_a_measured_run_shows_its_client_and_the_uncorrected_curve(tmp_path: Pat
     assert "TTFT p99, the largest of 10, is 300 ms" in text
     assert "Counted from the send, p99 would be 100 ms" in text
     assert "Counted from the send, p99 would be 300 ms" in text  # E2E, which is 500
-    assert "1 of 11 requests did not complete: 1 timeout" in text
+    assert "1 of 11 requests ended without completing in the window: 1 timeout" in text
     assert "the first at 9.5 s" in text
     assert "CLIENT-LIMITED: 10 of 10 requests were sent more than 10 ms late" in text
     assert "it used 95% of a core" in text

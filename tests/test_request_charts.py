@@ -135,7 +135,10 @@ def test_attempts_are_no_requests(tmp_path: Path) -> None:
     columns, _ = read(tmp_path, [*rows, *again])
     chart = failures_over_time(columns)
     assert chart is not None
-    assert chart.title == "3 of 5 attempts did not complete: 3 timeout; of 3 requests 1 never did"
+    assert chart.title == (
+        "3 of 5 attempts ended without completing in the window: 3 timeout; "
+        "of 3 requests 1 had not completed by its end"
+    )
     assert chart.table is not None
     assert chart.table.head[1] == "attempts"
 
