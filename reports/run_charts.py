@@ -250,7 +250,8 @@ def failures_over_time(rows: RunRows) -> Chart | None:
         for name, count in counts.most_common()
     ]
     return lines(
-        f"{total:,} of {len(rows.kept):,} {rows.noun} ended without completing in the window: {named}{_for_good(rows)}",
+        f"{total:,} of {len(rows.kept):,} {rows.noun} ended without completing in the window: "
+        f"{named}{_for_good(rows)}",
         f"How many ended so in each of {MOST_INTERVALS} intervals; the first at {first:.3g} s.",
         series if len(series) > 1 else [series[0]._replace(style="area")],
         y=Axis(f"{rows.noun} per interval", whole=True),
