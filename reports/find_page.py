@@ -25,7 +25,7 @@ def find_page(asked: Mapping[str, Any], found: Sequence[Found]) -> str:
     required = ", ".join(asked["require"])
     answers = [answer_lines(each, asked["confidence"]) for each in found]
     headlines = [f"{_named(each)}{lines[0]}." for each, lines in zip(found, answers, strict=True)]
-    result = Section("Result", [_terms(asked), *headlines], [Table(*overview(found))], id="result")
+    result = Section("Result", [*headlines, _terms(asked)], [Table(*overview(found))], id="result")
     sections = [_section(each, evidence) for each, (_, *evidence) in zip(found, answers, strict=True)]
     return render(f"Highest rate that keeps {required}", [result, *sections])
 
@@ -66,8 +66,9 @@ def _requirement_chart(found: Found, place: int) -> Chart:
         series.append(Series(verdict, points, spread=[_spread(each, scale) for _, each in here], color=color))
     text = needed.requirement
     return scatter(
-        f"{_named(found)}{text} {_outcome(known)}",
-        f"What was seen of {text} at each rate, with its interval. Dotted: what is needed.",
+        f"{_named(found)}by itself, {text} {_outcome(known)}",
+        f"What was seen of {text} at each rate, with its interval. Dotted: what is needed. For the "
+        "answer the queue must not grow either, which is the last chart.",
         [each for each in series if each.points],
         x=_rates(found),
         y=_share_axis(series) if share else _figure_axis(text),
