@@ -107,8 +107,16 @@ def run(**options: Any) -> Finished:
     result = _run_loop(plan)
     summary = write_summary(plan.out)
     code = _exit_code(result, summary)
-    shown = (options["as_json"], options["quiet"], result.notes, required, options["plain"], options["html"])
-    return Finished(plan.out, code, *shown)
+    return Finished(
+        plan.out,
+        code,
+        as_json=options["as_json"],
+        quiet=options["quiet"],
+        said=result.notes,
+        required=required,
+        plain=options["plain"],
+        html=options["html"],
+    )
 
 
 def _run_loop(plan: Plan) -> Result:

@@ -108,11 +108,11 @@ def _spread(name: str, found: dict[str, Any]) -> str:
 
 
 def _hidden(values: Mapping[str, Sequence[int]]) -> str:
-    """What a tool would have said that counts from the send."""
-    other = next(
-        (distribution(found) for column, found in values.items() if column.endswith("_from_send")), None
+    """What a tool would have said that counts from the send; `values` are in ascending order."""
+    other = next((found for column, found in values.items() if column.endswith("_from_send")), None)
+    return (
+        f" Counted from the send, p99 would be {said(nearest_rank(other, 99) / NS_PER_MS)}." if other else ""
     )
-    return f" Counted from the send, p99 would be {said(other.p99)}." if other else ""
 
 
 def _against_median(p99: float, p50: float) -> str:
